@@ -22,6 +22,12 @@ use penstock_tools::{api_key, import, model_cli, replay, simulate, status_cmd, t
 use penstock_up::{self as up, envoy_config, gateway_resources};
 use tracing_subscriber::EnvFilter;
 
+/// The filter's modules in this binary.
+fn filter_modules() -> serve::FilterModules {
+    let native = filter_module::Kind::Native.bytes().unwrap_or_default();
+    serve::FilterModules { wasm: filter_module::WASM, native }
+}
+
 /// Admission control and fair queueing for LLM inference, inside Envoy.
 #[derive(Debug, Parser)]
 #[command(name = "penstock", version, max_term_width = 110)]
@@ -139,7 +145,7 @@ async fn run(cli: Cli, environment: Environment) -> ExitCode {
         Command::Serve(args) => {
             // A companion scrapes and probes thousands of servers. If the system refuses, the limit stays.
             let _ = up::raise_open_files();
-            ended(serve::run(args, environment, filter_module::WASM).await)
+            ended(serve::run(args, environment, filter_modules()).await)
         }
         Command::Up(args) => run_up(args, cli.log, cli.log_format, environment).await,
         Command::Demo(args) => ended(demo::run(args, environment).await),

@@ -11,7 +11,7 @@
 //! - No time limit holds for an answer, for its first byte, or for a pause inside it: a generation may take any time. The queue bounds the wait,
 //!   and keep-alive probes find dead peers. The only timers are those for reading a request and for connections without one.
 //! - A request that no server of its list accepted can be requeued: the second listener is internal to Envoy, has no socket,
-//!   and can be reached only by the last entry of a granted list.
+//!   and can be reached only by the last entry of a granted list. The native filter needs no such listener ([`Settings::plugins`]).
 //! - With a [`crate::folder`], the pools and their servers may change while Envoy runs. Nothing else changes, so no listener
 //!   is drained, no plugin restarts, and no waiting stream keeps outdated routes.
 //!
@@ -46,7 +46,9 @@ pub(crate) use self::listener::{
     Place, http1, http2, http2_windows, keep_alive, plugin, requeue, router, token_keeper,
 };
 pub(crate) use self::local_replies::{config as local_reply_config, no_pool_body};
-pub(crate) use self::module::{CLUSTER as MODULE_CLUSTER, cluster as module_cluster};
+pub(crate) use self::module::{
+    CLUSTER as MODULE_CLUSTER, NAME as PLUGIN, cluster as module_cluster, url as module_url,
+};
 pub(crate) use self::routes::{Destination, configuration as route_configuration, granted, no_pool};
 pub(crate) use self::upstream::transport_socket;
 use crate::config_source::{CLUSTERS_FILE, config_source};
@@ -70,10 +72,6 @@ const REQUEUE_PROPERTY_STATE: &str = "wasm.penstock.requeue";
 
 /// The name of the requeue listener.
 pub(crate) const REQUEUE_LISTENER: &str = "penstock-requeue";
-
-/// Number of plugin configurations in one Envoy, one for each listener. Each has a root context, and so a session with the
-/// companion, on every worker and on the main thread.
-pub const PLUGINS: u32 = 2;
 
 /// What an operator does when Envoy's configuration is older than the companion's.
 const REPLACEMENT: &str = "Print a new bootstrap with `penstock envoy-config`.";
@@ -112,7 +110,7 @@ pub struct Settings {
     pub connections_max: u64,
     /// The filter's module.
     pub module: Module,
-    /// The filter's configuration. The keys that describe the listeners (`requeue`, `reenters`, `routes_tell`,
+    /// The filter's configuration. The keys that describe the listeners (`requeue`, `reenters`, `restarts`, `routes_tell`,
     /// `routes_requeue`, `attempts_logged`) are added here.
     pub plugin: Value,
     /// The dynamic metadata from which the filter takes identities, `NAMESPACE/KEY/...`.
@@ -142,6 +140,19 @@ pub enum Module {
     Remote(RemoteModule),
     /// A file of native code, a dynamic module, by its path as Envoy sees it. Envoy takes only an absolute one.
     Native(PathBuf),
+    /// Native code on an HTTP server.
+    RemoteNative(RemoteModule),
+}
+
+impl Module {
+    /// The module is native code.
+    #[must_use]
+    pub const fn is_native(&self) -> bool {
+        match self {
+            Self::Native(_) | Self::RemoteNative(_) => true,
+            Self::File(_) | Self::Remote(_) => false,
+        }
+    }
 }
 
 /// The filter's module on an HTTP server.
@@ -232,12 +243,27 @@ pub struct Tls {
     pub ca: PathBuf,
 }
 
+impl Settings {
+    /// A request that is queued again comes in again as a new stream, which the native filter can start: through all HTTP filters. A further one
+    /// may have removed what it needs to see, for example a credential, so with further ones such a request goes through the requeue listener.
+    fn restarts(&self) -> bool {
+        self.module.is_native() && self.http_filters.is_empty()
+    }
+
+    /// Number of plugin configurations in this Envoy: of the gateway listener, and of the requeue listener or that of streams that are kept alive.
+    /// Each has a root context, and so a session with the companion, on every worker, and as WebAssembly on the main thread.
+    #[must_use]
+    pub fn plugins(&self) -> u32 {
+        if self.restarts() && self.keep_alive.is_none() { 1 } else { 2 }
+    }
+}
+
 /// The bootstrap as a JSON document.
 pub fn document(settings: &Settings) -> Value {
-    let mut listeners = vec![
-        listener::gateway(settings),
-        listener::requeue(settings, routes::config(settings), true, REPLACEMENT),
-    ];
+    let mut listeners = vec![listener::gateway(settings)];
+    if !settings.restarts() {
+        listeners.push(listener::requeue(settings, routes::config(settings), true, REPLACEMENT));
+    }
     listeners.extend(settings.keep_alive.map(|address| listener::kept_alive(settings, address)));
     let mut clusters: Vec<Value> = match &settings.folder {
         None => settings.pools.iter().map(clusters::listed).collect(),

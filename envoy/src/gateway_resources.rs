@@ -10,6 +10,7 @@
 mod backends;
 mod istio;
 mod names;
+mod native;
 mod patches;
 mod policies;
 mod routes;
@@ -93,18 +94,24 @@ pub enum Servers {
     },
 }
 
-/// The resources for Envoy Gateway, in the order in which they refer to each other. Of `settings`, the addresses, the pools, the
+/// The resources for Envoy Gateway, in the order in which they refer to each other. With a native module they are all kinds of the Gateway API
+/// and of Envoy Gateway; WebAssembly needs an `EnvoyPatchPolicy`, as Envoy Gateway lacks a setting of it. Of `settings`, the addresses, the pools, the
 /// folder and the limits of Envoy's process aren't used: these are the gateway's own.
 #[must_use]
 pub fn envoy_gateway(settings: &Settings, gateway: &Gateway, pools: &[Pool]) -> Vec<Value> {
     let mut names = names::Names::new(&gateway.name);
     let (backends, references) = backends::backends(gateway, pools, &mut names);
-    let routes = routes::Routes::new(gateway, pools, &references, &mut names);
+    let routes = routes::Routes::new(settings, gateway, pools, &references, &mut names);
     let mut resources = routes.resources.clone();
     resources.push(routes::no_pool(gateway));
     resources.extend(backends);
-    resources.push(policies::backend_traffic(gateway, pools, &routes));
+    resources.push(policies::backend_traffic(settings, gateway, pools, &routes));
     resources.push(policies::client_traffic(settings, gateway));
+    if settings.module.is_native() {
+        resources.push(native::extension(settings, gateway, &routes));
+        resources.push(native::proxy(settings, gateway));
+        return resources;
+    }
     resources.push(patches::policy(settings, gateway, pools, &routes));
     if gateway.requeue {
         resources.push(patches::proxy(gateway));

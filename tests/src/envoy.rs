@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use penstock_envoy::bootstrap::{COMPANION_CLUSTER, PLUGINS};
+use penstock_envoy::bootstrap::COMPANION_CLUSTER;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::Command;
@@ -21,7 +21,7 @@ pub const WORKERS: usize = 2;
 /// Sessions of one plugin configuration: one per worker, and one of the main thread.
 pub const SESSIONS: usize = WORKERS + 1;
 /// Sessions of one Envoy: those of the gateway's listener and of the internal requeue listener.
-pub const SESSIONS_IN_ALL: usize = SESSIONS * PLUGINS as usize;
+pub const SESSIONS_IN_ALL: usize = 2 * SESSIONS;
 
 /// The plugin inside the filter, as a JSON pointer.
 const PLUGIN: &str = "/typed_config/config";

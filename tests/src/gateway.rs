@@ -26,6 +26,12 @@ pub const LISTEN_BUT_GRPC: &str =
 /// The environment variable that names what Envoy runs the filter as, `wasm` or `native`: all tests pass with both.
 const FILTER: &str = "PENSTOCK_TEST_FILTER";
 
+/// Envoy runs the filter as native code.
+#[must_use]
+pub fn is_native() -> bool {
+    std::env::var(FILTER).is_ok_and(|filter| filter == "native")
+}
+
 /// One pool of a configuration, for requests that match `models`; `more` holds further keys of the pool, each line indented by two
 /// spaces.
 #[must_use]

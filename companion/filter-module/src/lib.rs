@@ -62,10 +62,10 @@ pub enum Error {
     NoNative,
 }
 
-/// The WebAssembly module's SHA-256 in lower case hex, by which Envoy checks a module that it fetches.
+/// A module's SHA-256 in lower case hex, by which Envoy checks a module that it fetches.
 #[must_use]
-pub fn sha256() -> String {
-    let digest = Sha256::digest(WASM);
+pub fn sha256(module: &[u8]) -> String {
+    let digest = Sha256::digest(module);
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -34,6 +34,7 @@ use crate::decisions::usage_forwarding;
 use crate::discovery::{self, pool_events};
 use crate::election::{self, Elections};
 use crate::metrics::{Metrics, trace};
+pub use crate::surface::http::FilterModules;
 use crate::surface::{grpc, history, http, keep_alive};
 use penstock_stores::{self as stores, Stores};
 
@@ -139,13 +140,11 @@ impl Failure for Error {
 /// all of them to the next companion. SIGINT always rejects, because an operator who ends a companion by hand has no
 /// other one ready. `penstock up` ends its companion with SIGINT, because its Envoy ends too.
 ///
-/// `module`: the filter's, which `/penstock.wasm` serves.
-///
 /// # Errors
 /// When it can't start, a listener fails, or an essential task panics.
-pub async fn run(args: Args, environment: Environment, module: &'static [u8]) -> Result<(), Error> {
+pub async fn run(args: Args, environment: Environment, filter: FilterModules) -> Result<(), Error> {
     let mut companion = tokio::select! {
-        started = Companion::start(args, environment, module) => started?,
+        started = Companion::start(args, environment, filter) => started?,
         task = essential::failed() => return Err(Error::Defect(task)),
     };
     log_start(&companion.config.active().config);
@@ -228,7 +227,7 @@ struct Companion {
 }
 
 impl Companion {
-    async fn start(args: Args, environment: Environment, module: &'static [u8]) -> Result<Self, Error> {
+    async fn start(args: Args, environment: Environment, filter: FilterModules) -> Result<Self, Error> {
         let loaded = load(&args, &environment)?;
         let config = &loaded.config;
         let opened = Opened::open(config)?;
@@ -266,7 +265,7 @@ impl Companion {
             history: history::spawn(&driver, &metrics, &config, &decisions.replica_roles),
             driver: driver.clone(),
             discoveries: discovery::spawn(&config, metrics.clone()),
-            module,
+            filter,
             metrics,
             clock,
             sessions_expected: args.expect_sessions,

@@ -171,13 +171,14 @@ const PAGES: &[Page] = &[
                 backends and policies of Envoy Gateway, or an EnvoyFilter of Istio. The Gateway itself and its GatewayClass are \
                 yours.\n\n\
                 Envoy fetches the filter's module from the companion and checks its SHA-256. A listener that doesn't get the filter \
-                responds 503.\n\n\
+                responds 503. With --filter native no EnvoyPatchPolicy is needed (docs/filter.md says what it costs and risks).\n\n\
                 Print the resources again when pools, their endpoints or addresses change, and for each new version. \
                 docs/gateways.md describes the whole way and its limits.",
         examples: "  penstock gateway-resources --config penstock.yaml --gateway models/eg \\\n    \
                    --companion penstock.models:9190 --module http://penstock.models:9191/penstock.wasm | kubectl apply -f -\n  \
                    penstock gateway-resources --config penstock.yaml --gateway models/eg --listener llm:8080 --requeue\n  \
                    penstock gateway-resources --config penstock.yaml --gateway models/eg --service chat=vllm:8000\n  \
+                   penstock gateway-resources --config penstock.yaml --gateway models/eg --filter native\n  \
                    penstock gateway-resources --config penstock.yaml --gateway models/gateway --for istio",
         environment: &[KEYS, LOG],
         files: "  FILE   the configuration, the same as the companion's",

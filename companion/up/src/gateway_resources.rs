@@ -12,7 +12,7 @@ use clap::ValueEnum as _;
 use penstock_config::{self as config, Config, Discovery, Environment, KubernetesObject};
 use penstock_data_plane::settings::{settings, upstream};
 use penstock_data_plane::traces;
-use penstock_envoy::bootstrap::{Address, Companions, Module, RemoteModule};
+use penstock_envoy::bootstrap::{Address, Companions, Module, RemoteModule, Settings};
 use penstock_envoy::gateway_resources::{self, Gateway, Listener, Pool, Servers};
 use penstock_envoy::yaml;
 use penstock_errors::Failure;
@@ -21,7 +21,12 @@ use penstock_filter_module as filter_module;
 use crate::flags::{self, GatewayName, HostPort, PoolService};
 
 /// The path at which the companion serves the filter's module.
-const MODULE_PATH: &str = "/penstock.wasm";
+const fn module_path(kind: filter_module::Kind) -> &'static str {
+    match kind {
+        filter_module::Kind::Wasm => "/penstock.wasm",
+        filter_module::Kind::Native => "/penstock.so",
+    }
+}
 
 /// Flags of `penstock gateway-resources`.
 #[derive(Clone, Debug, clap::Args)]
@@ -42,11 +47,15 @@ pub struct Args {
     /// The companion's gRPC address, as Envoy sees it. Default: replicas.companions, or else listen.grpc.
     #[arg(long, value_name = "HOST:PORT")]
     pub companion: Option<HostPort>,
-    /// The address from which Envoy fetches the filter's module. Default: http://ADDRESS/penstock.wasm with the address
-    /// of listen.http.
+    /// The address from which Envoy fetches the filter's module. Default: http://ADDRESS/penstock.wasm, or penstock.so, with the address
+    /// of listen.http. A native module may be a file of Envoy's pods: file:///PATH.so.
     #[arg(long, value_name = "URL")]
     pub module: Option<url::Url>,
-    /// Queue a request again that no server accepted. Needs an internal listener in Envoy's bootstrap.
+    /// What Envoy runs the filter as. `native` needs no EnvoyPatchPolicy.
+    #[arg(long, value_enum, value_name = "KIND", default_value = "wasm")]
+    pub filter: filter_module::Kind,
+    /// Queue a request again that no server accepted. As WebAssembly it needs an internal listener in Envoy's bootstrap; the native filter
+    /// always does so.
     #[arg(long)]
     pub requeue: bool,
     /// The Service of a pool's model servers, by which the gateway finds them. Required for pools that the companion finds by a file,
@@ -77,9 +86,9 @@ pub enum Error {
     Companion(String),
     /// `listen.http` is no address for Envoys on other machines.
     #[error(
-        "listen.http is {0}: give the address from which Envoy fetches the filter's module, --module http://HOST:PORT/penstock.wasm"
+        "listen.http is {0}: give the address from which Envoy fetches the filter's module, --module http://HOST:PORT{1}"
     )]
-    ModuleAddress(String),
+    ModuleAddress(String, &'static str),
     /// Envoy can't fetch this.
     #[error(
         "--module {0}: must be an http URL with a host, without user, password and fragment; its SHA-256 is in the resources"
@@ -123,6 +132,23 @@ pub enum Error {
          servers: --service {0}=[NAMESPACE/]NAME:PORT"
     )]
     Resolver(String),
+    /// This build has no native filter.
+    #[error(transparent)]
+    Filter(#[from] filter_module::Error),
+    /// Dynamic modules are a part of Envoy Gateway's API alone.
+    #[error("--filter native isn't available with --for istio: leave it out")]
+    NativeIstio,
+    /// The filter is on the routes.
+    #[error(
+        "--listener isn't available with --filter native, which runs on all listeners of the Gateway: leave it out"
+    )]
+    NativeListener,
+    /// A dynamic module reads no nested metadata, and Envoy Gateway can't copy it.
+    #[error(
+        "identity: --filter native can't read `metadata:{0}` in a gateway. Take the identity from a header, which a SecurityPolicy can fill from a \
+         token (claimToHeaders), or leave --filter native out"
+    )]
+    NativeMetadata(String),
     /// Istio has no requeue listener.
     #[error("--requeue isn't available with --for istio: leave it out")]
     RequeueIstio,
@@ -151,7 +177,10 @@ pub fn render(args: &Args, environment: &Environment) -> Result<String, Error> {
     let node = format!("{}/{}", gateway.namespace, gateway.name);
     let module = module(args, &config)?;
     let tracing = traces::are_on(|name| environment.opentelemetry(name));
-    let mut settings = settings(&config, &node, Module::Remote(module.clone()), tracing);
+    let mut settings = settings(&config, &node, module, tracing);
+    if let (filter_module::Kind::Native, Some(path)) = (args.filter, settings.metadata.first()) {
+        return Err(Error::NativeMetadata(path.clone()));
+    }
     settings.companions = companions(args, &config, settings.companions)?;
     // Both are of Penstock's own bootstrap.
     settings.keep_alive = None;
@@ -160,13 +189,21 @@ pub fn render(args: &Args, environment: &Environment) -> Result<String, Error> {
         Kind::EnvoyGateway => gateway_resources::envoy_gateway(&settings, &gateway, &pools),
         Kind::Istio => vec![gateway_resources::istio(&settings, &gateway, &pools)],
     };
-    let note = note(args, &config, &settings.companions, &module);
+    let note = note(args, &config, &settings);
     Ok(yaml::text(&documents, &note)?)
 }
 
 fn gateway(args: &Args) -> Result<Gateway, Error> {
     let default =
         [("http", 80), ("https", 443)].map(|(name, port)| Listener { name: name.into(), port: Some(port) });
+    if args.filter == filter_module::Kind::Native {
+        if args.kind == Kind::Istio {
+            return Err(Error::NativeIstio);
+        }
+        if !args.listeners.is_empty() {
+            return Err(Error::NativeListener);
+        }
+    }
     let listeners = match (args.kind, args.listeners.as_slice()) {
         (Kind::EnvoyGateway, []) => default.into(),
         (Kind::EnvoyGateway, given) => given.to_vec(),
@@ -265,7 +302,9 @@ fn servers(args: &Args, pool: &config::Pool) -> Result<Servers, Error> {
             let addresses = pool.endpoints.iter().map(|endpoint| endpoint.address);
             Ok(Servers::Addresses(addresses.collect()))
         }
-        Some(Discovery::Dns { .. }) if args.requeue => Err(Error::RequeueDns(pool.name.clone())),
+        Some(Discovery::Dns { .. }) if args.requeue && args.filter == filter_module::Kind::Wasm => {
+            Err(Error::RequeueDns(pool.name.clone()))
+        }
         Some(Discovery::Dns { resolver, .. }) if !resolver.is_empty() => {
             Err(Error::Resolver(pool.name.clone()))
         }
@@ -303,16 +342,27 @@ fn reachable(address: &config::Address) -> Result<SocketAddr, String> {
     }
 }
 
-fn module(args: &Args, config: &Config) -> Result<RemoteModule, Error> {
-    let Some(url) = &args.module else {
-        let address = reachable(&config.listen.http).map_err(Error::ModuleAddress)?;
-        return Ok(RemoteModule {
-            host: address.ip().to_string(),
-            port: address.port(),
-            path: MODULE_PATH.into(),
-            sha256: filter_module::sha256(),
-        });
+fn module(args: &Args, config: &Config) -> Result<Module, Error> {
+    let bytes = args.filter.bytes()?;
+    let path = module_path(args.filter);
+    let remote = |host: String, port, path| {
+        let module = RemoteModule { host, port, path, sha256: filter_module::sha256(bytes) };
+        match args.filter {
+            filter_module::Kind::Wasm => Module::Remote(module),
+            filter_module::Kind::Native => Module::RemoteNative(module),
+        }
     };
+    let Some(url) = &args.module else {
+        let address =
+            reachable(&config.listen.http).map_err(|address| Error::ModuleAddress(address, path))?;
+        return Ok(remote(address.ip().to_string(), address.port(), path.into()));
+    };
+    if args.filter == filter_module::Kind::Native
+        && url.scheme() == "file"
+        && let Ok(file) = url.to_file_path()
+    {
+        return Ok(Module::Native(file));
+    }
     let host = url.host_str().filter(|_| {
         url.scheme() == "http"
             && url.username().is_empty()
@@ -324,12 +374,7 @@ fn module(args: &Args, config: &Config) -> Result<RemoteModule, Error> {
         return Err(Error::Module(without_password(url)));
     };
     let query = url.query().map(|query| format!("?{query}")).unwrap_or_default();
-    Ok(RemoteModule {
-        host: host.trim_matches(['[', ']']).to_owned(),
-        port,
-        path: format!("{}{query}", url.path()),
-        sha256: filter_module::sha256(),
-    })
+    Ok(remote(host.trim_matches(['[', ']']).to_owned(), port, format!("{}{query}", url.path())))
 }
 
 fn without_password(url: &url::Url) -> String {
@@ -340,13 +385,21 @@ fn without_password(url: &url::Url) -> String {
 }
 
 /// What a reader of the resources must know.
-fn note(args: &Args, config: &Config, companions: &Companions, module: &RemoteModule) -> String {
+fn note(args: &Args, config: &Config, settings: &Settings) -> String {
+    let companions = &settings.companions;
+    let (place, is_local) = match &settings.module {
+        Module::File(path) | Module::Native(path) => (path.display().to_string(), false),
+        Module::Remote(module) | Module::RemoteNative(module) => {
+            let is_local = module.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+            (format!("{}:{}", module.host, module.port), is_local)
+        }
+    };
     let Args { gateway, config: file, .. } = args;
     let kind = args.kind.to_possible_value();
     let kind = kind.as_ref().map_or("", |kind| kind.get_name());
     let mut note = format!(
         "Penstock {} in the Gateway {} of namespace {}, by `penstock gateway-resources --for {kind} --config {}`.\n\
-         Filters connect to the companion at {}, and Envoy fetches the filter from {}:{}.\n\
+         Filters connect to the companion at {}, and Envoy gets the filter from {place}.\n\
          Print and apply the resources again when pools, their endpoints, these addresses or limits.body_bytes change, and \
          with each new version of Penstock.\n",
         env!("CARGO_PKG_VERSION"),
@@ -354,8 +407,6 @@ fn note(args: &Args, config: &Config, companions: &Companions, module: &RemoteMo
         gateway.namespace,
         file.display(),
         shown(companions),
-        module.host,
-        module.port,
     );
     let mut add = |line: &str| {
         note.push_str(line);
@@ -369,15 +420,20 @@ fn note(args: &Args, config: &Config, companions: &Companions, module: &RemoteMo
             "listen.cors has no effect here: what pages of other origins may do is the gateway's own policy.",
         );
     }
-    if args.kind == Kind::EnvoyGateway {
+    let is_native = args.filter == filter_module::Kind::Native;
+    if is_native {
+        add(
+            "Envoy Gateway must allow them: extensionApis: {enableBackend: true}. It needs Envoy 1.39 or later.",
+        );
+    } else if args.kind == Kind::EnvoyGateway {
         add(
             "Envoy Gateway must allow them: extensionApis: {enableBackend: true, enableEnvoyPatchPolicy: true}.",
         );
     }
-    if args.requeue {
+    if args.requeue || is_native {
         add(
             "The EnvoyProxy at the end takes effect if the GatewayClass (parametersRef) or the Gateway (infrastructure.parametersRef) refers \
-             to it. If they refer to one already, add the bootstrap to that one.",
+             to it. If they refer to one already, add its spec to that one.",
         );
     }
     let files = config.pools.iter().filter_map(|pool| pool.upstream.tls.as_ref());
@@ -392,8 +448,7 @@ fn note(args: &Args, config: &Config, companions: &Companions, module: &RemoteMo
             files.join(", ")
         ));
     }
-    let module_is_local = module.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-    if is_loopback(companions) || module_is_local {
+    if is_loopback(companions) || is_local {
         add(
             "An address on loopback is reached only by an Envoy on the same machine: see --companion and --module.",
         );

@@ -40,6 +40,8 @@ pub(super) struct Plan {
     pub envoy: Launch,
     /// What Envoy runs the filter as.
     pub filter: Kind,
+    /// Number of the filter's configurations in Envoy.
+    pub plugins: u32,
     /// Directory with pools and endpoints, written by the companion and read by Envoy.
     pub pools: PathBuf,
     /// Names and addresses of the model servers in the configuration file.
@@ -111,7 +113,7 @@ impl Plan {
             companions::add_keep_alive(&mut companions, address);
         }
         config = config.read_secrets()?;
-        let (bootstrap, pools) = write_bootstrap(&config, options, directory.path())?;
+        let (bootstrap, pools, plugins) = write_bootstrap(&config, options, directory.path())?;
         let envoy = Launch {
             binary: find_envoy(options.filter).await?,
             bootstrap,
@@ -127,6 +129,7 @@ impl Plan {
             drain: config.drain,
             envoy,
             filter: options.filter,
+            plugins,
             pools,
             servers,
             backends,
@@ -166,13 +169,13 @@ fn choose_lease(etcd: Option<&Etcd>, directory: &Path) -> Lease {
     }
 }
 
-/// Writes Envoy's bootstrap and the filter's module. Returns the bootstrap's path and the directory of pools and
-/// endpoints.
+/// Writes Envoy's bootstrap and the filter's module. Returns the bootstrap's path, the directory of pools and endpoints, and the number of the
+/// filter's configurations.
 fn write_bootstrap(
     config: &Config,
     options: &Options,
     directory: &Path,
-) -> Result<(PathBuf, PathBuf), Error> {
+) -> Result<(PathBuf, PathBuf, u32), Error> {
     let filter = directory.join(options.filter.file_name()?);
     options.filter.write_to(&filter)?;
     let mut settings = settings(
@@ -195,7 +198,7 @@ fn write_bootstrap(
     let bootstrap = directory.join("envoy.json");
     let document = bootstrap::document(&settings);
     write(&bootstrap, &document.to_string())?;
-    Ok((bootstrap, pools.path().to_owned()))
+    Ok((bootstrap, pools.path().to_owned(), settings.plugins()))
 }
 
 /// Keeps Envoy's limits within what the operating system allows here.

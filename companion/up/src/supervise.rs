@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{fmt, io};
 
+use penstock_envoy::child;
 use penstock_envoy::run::Envoy;
-use penstock_envoy::{bootstrap, child};
 use penstock_filter_module::Kind;
 use tokio::process::{Child, Command};
 use tokio::sync::{broadcast, watch};
@@ -265,12 +265,13 @@ async fn requested(commands: &mut watch::Receiver<Commands>, end: End) {
 }
 
 /// Number of an Envoy's sessions: one for each configuration of the filter on each worker. Of WebAssembly the main thread has one, too.
-fn sessions(filter: Kind, workers: u32) -> u32 {
-    let threads = match filter {
+fn sessions(plan: &Plan) -> u32 {
+    let workers = plan.envoy.workers;
+    let threads = match plan.filter {
         Kind::Wasm => workers.saturating_add(1),
         Kind::Native => workers,
     };
-    threads.saturating_mul(bootstrap::PLUGINS)
+    threads.saturating_mul(plan.plugins)
 }
 
 fn command(plan: &Plan, companion: &Companion, flags: &[String]) -> Command {
@@ -287,7 +288,7 @@ fn command(plan: &Plan, companion: &Companion, flags: &[String]) -> Command {
         .args(["--envoy-admin", &plan.listen.envoy_admin.to_string()])
         .arg("--envoy")
         .arg(&plan.pools)
-        .args(["--expect-sessions", &sessions(plan.filter, plan.envoy.workers).to_string()])
+        .args(["--expect-sessions", &sessions(plan).to_string()])
         .envs(companion.variables.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(Stdio::null());

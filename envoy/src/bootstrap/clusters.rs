@@ -68,7 +68,11 @@ pub(crate) fn requeue_host() -> Value {
 fn cluster(pool: &Pool) -> Value {
     let mut cluster = unbalanced(&pool.name, &pool.upstream);
     cluster["load_balancing_policy"] = chosen_by(&[ROUTE_HEADER, ENDPOINT_HEADER], fallback());
-    cluster["typed_extension_protocol_options"][HTTP_OPTIONS]["http_filters"] = http_filters(&pool.upstream);
+    // Otherwise the router's own filters run. A cluster's take their place.
+    if !pool.upstream.headers.is_empty() {
+        cluster["typed_extension_protocol_options"][HTTP_OPTIONS]["http_filters"] =
+            http_filters(&pool.upstream);
+    }
     upstream::add_tls(&mut cluster, pool);
     cluster
 }
@@ -92,7 +96,7 @@ pub(crate) fn unbalanced(name: &str, upstream: &Upstream) -> Value {
     })
 }
 
-/// The HTTP filters of a pool's cluster, which run for each attempt.
+/// The HTTP filters of an attempt to send a request to a pool with this upstream.
 pub(crate) fn http_filters(upstream: &Upstream) -> Value {
     let codec = json!({
         "name": "envoy.filters.http.upstream_codec",

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::module::Plugin;
 use super::{
-    REPLACEMENT, REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_STATE, Settings, access_log, body_limit, cors,
-    decompression, local_replies, metadata, routes, seconds, socket,
+    REPLACEMENT, REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_STATE, Settings, Upstream, access_log, body_limit,
+    clusters, cors, decompression, local_replies, metadata, routes, seconds, socket,
 };
 use crate::config_source::config_source;
 use crate::{certificate, limits};
@@ -188,9 +188,12 @@ fn listener(settings: &Settings, name: &str, manager: Value) -> Value {
 
 fn manager(settings: &Settings, stats: &str, place: Place, routes: Value, replacement: &str) -> Value {
     let plugin = plugin(settings, place);
-    let keeper = (!place.routes_requeue).then(token_keeper);
-    let filters: Vec<Value> =
-        std::iter::once(plugin.http_filter()).chain(keeper).chain([router(&plugin)]).collect();
+    let keeper = (!place.routes_requeue && !settings.restarts()).then(token_keeper);
+    let mut router = if settings.restarts() { plain_router() } else { router(&plugin) };
+    if place.routes_requeue && !settings.restarts() {
+        router["typed_config"]["upstream_http_filters"] = clusters::http_filters(&Upstream::default());
+    }
+    let filters: Vec<Value> = std::iter::once(plugin.http_filter()).chain(keeper).chain([router]).collect();
     json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.\
                   HttpConnectionManager",
@@ -214,19 +217,23 @@ fn manager(settings: &Settings, stats: &str, place: Place, routes: Value, replac
 /// The filter's plugin in one listener.
 pub(crate) fn plugin(settings: &Settings, place: Place) -> Plugin<'_> {
     let mut configuration = settings.plugin.clone();
-    if place.requeue {
-        merge(&mut configuration, json!({ "requeue": REQUEUE_HOST }));
-    }
-    merge(&mut configuration, json!({ "routes_tell": true, "attempts_logged": true }));
-    if place.routes_requeue {
-        merge(&mut configuration, json!({ "routes_requeue": true }));
+    if settings.restarts() {
+        merge(&mut configuration, json!({ "restarts": true }));
+    } else {
+        if place.requeue {
+            merge(&mut configuration, json!({ "requeue": REQUEUE_HOST }));
+        }
+        merge(&mut configuration, json!({ "routes_tell": true, "attempts_logged": true }));
+        if place.routes_requeue {
+            merge(&mut configuration, json!({ "routes_requeue": true }));
+        }
     }
     if place.reenters {
         merge(&mut configuration, json!({ "reenters": true }));
     } else if place.routes_requeue && settings.keep_alive.is_some() {
         merge(&mut configuration, json!({ "keeps_alive": true }));
     }
-    Plugin { module: &settings.module, configuration: configuration.to_string() }
+    Plugin { module: &settings.module, configuration }
 }
 
 /// Adds the members of the object `more` to the object `into`.
@@ -270,12 +277,18 @@ pub(crate) fn router(plugin: &Plugin<'_>) -> Value {
     reported.push(json!({ "response_flag_filter": { "flags": ["UF", "UC", "UR", "UT"] } }));
     let mut log = plugin.access_log();
     merge(&mut log, json!({ "filter": { "or_filter": { "filters": reported } } }));
+    let mut router = plain_router();
+    router["typed_config"]["upstream_log"] = json!([log]);
+    router
+}
+
+/// The router alone. The native filter that restarts streams sees each attempt's end itself.
+pub(crate) fn plain_router() -> Value {
     json!({
         "name": "envoy.filters.http.router",
         "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
             "suppress_envoy_headers": true,
-            "upstream_log": [log],
         },
     })
 }

@@ -6,14 +6,14 @@
 
 use serde_json::{Value, json};
 
-use super::{Module, Settings};
+use super::Settings;
 
 /// The filter state of a value, before its keys, which are joined by slashes.
 const STATE: &str = "penstock.metadata/";
 
 /// The HTTP filter that copies the values; `None`: the module needs none.
 pub(super) fn copier(settings: &Settings) -> Option<Value> {
-    let is_needed = matches!(settings.module, Module::Native(_)) && !settings.metadata.is_empty();
+    let is_needed = settings.module.is_native() && !settings.metadata.is_empty();
     is_needed.then(|| {
         let values: Vec<Value> = settings.metadata.iter().map(|path| value(path)).collect();
         json!({

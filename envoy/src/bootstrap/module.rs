@@ -14,11 +14,16 @@ pub(crate) const CLUSTER: &str = "penstock~module";
 /// The filter's plugin in one listener.
 pub(crate) struct Plugin<'a> {
     pub(super) module: &'a Module,
-    /// What the module reads, as JSON.
-    pub(super) configuration: String,
+    /// What the module reads.
+    pub(super) configuration: Value,
 }
 
 impl Plugin<'_> {
+    /// What the module reads.
+    pub(crate) fn keys(&self) -> &Value {
+        &self.configuration
+    }
+
     /// The HTTP filter.
     pub(crate) fn http_filter(&self) -> Value {
         let typed = match self.code() {
@@ -59,7 +64,7 @@ impl Plugin<'_> {
     }
 
     fn text(&self) -> Value {
-        json!({ "@type": "type.googleapis.com/google.protobuf.StringValue", "value": self.configuration })
+        json!({ "@type": "type.googleapis.com/google.protobuf.StringValue", "value": self.configuration.to_string() })
     }
 
     /// The configuration of a plugin in a virtual machine.
@@ -83,6 +88,9 @@ impl Plugin<'_> {
             Module::Native(path) => {
                 Code::Native(json!({ "module": { "local": { "filename": path } }, "do_not_close": true }))
             }
+            Module::RemoteNative(module) => {
+                Code::Native(json!({ "module": remote(module), "do_not_close": true }))
+            }
             Module::File(path) => Code::Wasm(json!({ "local": { "filename": path } })),
             Module::Remote(module) => Code::Wasm(remote(module)),
         }
@@ -90,7 +98,7 @@ impl Plugin<'_> {
 }
 
 /// The name of the plugin, of its filter and of its virtual machine.
-const NAME: &str = "penstock";
+pub(crate) const NAME: &str = "penstock";
 
 /// A module as Envoy's configuration has it.
 enum Code {
@@ -112,7 +120,8 @@ fn remote(module: &RemoteModule) -> Value {
         } })
 }
 
-fn url(module: &RemoteModule) -> String {
+/// The module's URL.
+pub(crate) fn url(module: &RemoteModule) -> String {
     let RemoteModule { host, port, path, .. } = module;
     if host.contains(':') {
         format!("http://[{host}]:{port}{path}")
@@ -123,7 +132,7 @@ fn url(module: &RemoteModule) -> String {
 
 /// The cluster from which Envoy fetches the module; `None`: it reads a file.
 pub(crate) fn cluster(module: &Module) -> Option<Value> {
-    let Module::Remote(module) = module else {
+    let (Module::Remote(module) | Module::RemoteNative(module)) = module else {
         return None;
     };
     let address = json!({ "socket_address": { "address": module.host, "port_value": module.port } });

@@ -32,12 +32,34 @@ use crate::limits;
 const KEEP_ALIVE_RETRIES: u32 = 3;
 
 pub(super) fn config(settings: &Settings) -> Value {
+    if settings.restarts() {
+        return restarting(settings);
+    }
     let [mut requeued, mut listed, ungated] = granted(Destination::AnyPool);
     for route in [&mut requeued, &mut listed] {
         route["route"]["metadata_match"] = clusters::listed_only();
     }
     let kept_alive = settings.keep_alive.map(|_| kept_alive());
     let granted = [requeued, routed(), listed, ungated, no_pool()];
+    let routes = [compressed()].into_iter().chain(kept_alive).chain(granted);
+    configuration(settings, &routes.collect::<Vec<_>>())
+}
+
+/// The routes where the native filter restarts the streams of requests that are requeued. It names the server of each response itself.
+fn restarting(settings: &Settings) -> Value {
+    let [_, mut listed, mut ungated] = granted(Destination::AnyPool);
+    listed["route"]["metadata_match"] = clusters::listed_only();
+    // A router that might follow a redirect keeps the body, which the new stream needs. It follows none. To keep the body by a condition for
+    // retries costs 4,000 instructions more.
+    listed["route"]["internal_redirect_policy"] = json!({ "max_internal_redirects": 0 });
+    for route in [&mut listed, &mut ungated] {
+        route["request_headers_to_remove"] = json!([POOL_HEADER]);
+        if let Some(members) = route.as_object_mut() {
+            members.remove("response_headers_to_add");
+        }
+    }
+    let kept_alive = settings.keep_alive.map(|_| kept_alive());
+    let granted = [listed, ungated, no_pool()];
     let routes = [compressed()].into_iter().chain(kept_alive).chain(granted);
     configuration(settings, &routes.collect::<Vec<_>>())
 }

@@ -14,14 +14,21 @@ use crate::limits;
 const UPSTREAM_BUFFER: &str = "1Mi";
 
 /// The clusters and routes of the pools. Retries aren't here, because the filter requests them by headers.
-pub(super) fn backend_traffic(gateway: &Gateway, pools: &[Pool], routes: &Routes) -> Value {
+pub(super) fn backend_traffic(
+    settings: &Settings,
+    gateway: &Gateway,
+    pools: &[Pool],
+    routes: &Routes,
+) -> Value {
+    let is_native = settings.module.is_native();
+    let lists = [ROUTE_HEADER, ENDPOINT_HEADER].into_iter().skip(usize::from(is_native));
     let targets = routes.names.iter();
     let targets = targets.map(|name| json!({ "group": GATEWAY_API, "kind": "HTTPRoute", "name": name }));
     let mut spec = json!({
         "targetRefs": targets.collect::<Vec<_>>(),
         "loadBalancer": {
             "type": "RoundRobin",
-            "endpointOverride": { "extractFrom": [{ "header": ROUTE_HEADER }, { "header": ENDPOINT_HEADER }] },
+            "endpointOverride": { "extractFrom": lists.map(|header| json!({ "header": header })).collect::<Vec<_>>() },
         },
         "timeout": {
             "tcp": { "connectTimeout": duration(limits::CONNECT_TIMEOUT) },
@@ -52,13 +59,17 @@ pub(super) fn backend_traffic(gateway: &Gateway, pools: &[Pool], routes: &Routes
             "lookupFamily": "IPv4AndIPv6",
         });
     }
+    if is_native {
+        // An Envoy that might retry keeps the body, which a restarted stream needs. No model server sends this gRPC status.
+        spec["retry"] = json!({ "numRetries": 1, "retryOn": { "triggers": ["cancelled"] } });
+    }
     resource(gateway, "BackendTrafficPolicy", &names::first(&gateway.name), spec)
 }
 
 /// The listeners, as clients see them.
 pub(super) fn client_traffic(settings: &Settings, gateway: &Gateway) -> Value {
     let (stream_window, connection_window) = http2_windows(settings);
-    let spec = json!({
+    let mut spec = json!({
         "targetRefs": [gateway_reference(gateway)],
         // The limit of a waiting stream's body.
         "connection": { "bufferLimit": body_limit(settings).to_string() },
@@ -77,6 +88,11 @@ pub(super) fn client_traffic(settings: &Settings, gateway: &Gateway) -> Value {
         } },
         "tcpKeepalive": tcp_keep_alive(),
     });
+    if settings.module.is_native() {
+        // By WebAssembly's patches, Envoy does so itself.
+        spec["headers"]["lateResponseHeaders"] =
+            json!({ "set": [{ "name": "x-request-id", "value": "%REQ(X-REQUEST-ID)%" }] });
+    }
     resource(gateway, "ClientTrafficPolicy", &names::first(&gateway.name), spec)
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::names::Names;
 use super::{GATEWAY_API, Gateway, Pool, REPLACEMENT, names, object, resource};
-use crate::bootstrap;
+use crate::bootstrap::{self, Settings};
 
 /// Pools of one `HTTPRoute`, which by its schema has at most 16 rules.
 const POOLS_MAX: usize = 7;
@@ -35,6 +35,7 @@ pub(super) struct Routes {
 impl Routes {
     /// `references`: the `backendRefs` of each pool.
     pub(super) fn new(
+        settings: &Settings,
         gateway: &Gateway,
         pools: &[Pool],
         references: &[Vec<Value>],
@@ -42,20 +43,27 @@ impl Routes {
     ) -> Self {
         let mut routes = Self { resources: Vec::new(), names: Vec::new(), clusters: Vec::new() };
         for (pools, references) in pools.chunks(POOLS_MAX).zip(references.chunks(POOLS_MAX)) {
-            routes.add(gateway, pools, references, names.next("pools"));
+            routes.add(settings, gateway, pools, references, names.next("pools"));
         }
         routes
     }
 
-    fn add(&mut self, gateway: &Gateway, pools: &[Pool], references: &[Vec<Value>], name: String) {
+    fn add(
+        &mut self,
+        settings: &Settings,
+        gateway: &Gateway,
+        pools: &[Pool],
+        references: &[Vec<Value>],
+        name: String,
+    ) {
         let mut rules = Vec::new();
         for (pool, references) in pools.iter().zip(references) {
             let cluster = |rule: usize| format!("httproute/{}/{name}/rule/{rule}", gateway.namespace);
             self.clusters.push(Clusters { listed: cluster(rules.len()), ungated: cluster(rules.len() + 1) });
             let header = json!({ "name": POOL_HEADER, "value": pool.name });
             let list = json!({ "type": "RegularExpression", "name": ENDPOINT_HEADER, "value": ".+" });
-            rules.push(rule(&[header.clone(), list], references, pool));
-            rules.push(rule(&[header], references, pool));
+            rules.push(rule(settings, &[header.clone(), list], references, pool));
+            rules.push(rule(settings, &[header], references, pool));
         }
         rules.push(json!({
             "matches": [{ "path": { "type": "PathPrefix", "value": "/" } }],
@@ -80,21 +88,23 @@ impl Routes {
     }
 }
 
-fn rule(headers: &[Value], references: &[Value], pool: &Pool) -> Value {
+fn rule(settings: &Settings, headers: &[Value], references: &[Value], pool: &Pool) -> Value {
     let (set, removed) = pool.headers();
     let removed: Vec<&str> = [POOL_HEADER, REQUEUE_HEADER].into_iter().chain(removed).collect();
     let mut modifier = json!({ "remove": removed });
     if !set.is_empty() {
         modifier["set"] = set.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
     }
+    let mut filters = vec![json!({ "type": "RequestHeaderModifier", "requestHeaderModifier": modifier })];
+    // The native filter names the server itself.
+    if !settings.module.is_native() {
+        filters.push(json!({ "type": "ResponseHeaderModifier", "responseHeaderModifier": {
+            "set": [{ "name": SERVED_HEADER, "value": "%UPSTREAM_HOST%" }],
+        } }));
+    }
     json!({
         "matches": [{ "path": { "type": "PathPrefix", "value": "/" }, "headers": headers }],
-        "filters": [
-            { "type": "RequestHeaderModifier", "requestHeaderModifier": modifier },
-            { "type": "ResponseHeaderModifier", "responseHeaderModifier": {
-                "set": [{ "name": SERVED_HEADER, "value": "%UPSTREAM_HOST%" }],
-            } },
-        ],
+        "filters": filters,
         "backendRefs": references,
     })
 }

@@ -262,3 +262,44 @@ fn the_way_to_the_servers_is_in_the_resources() {
         assert!(resource.contains(part), "{part}: {resource}");
     }
 }
+
+fn native_settings() -> Settings {
+    let Module::Remote(mut module) = settings().module else { panic!("a module by HTTP") };
+    module.path = "/penstock.so".into();
+    Settings { module: Module::RemoteNative(module), ..settings() }
+}
+
+#[test]
+fn the_native_filter_needs_no_patch() {
+    let pools: Vec<Pool> = (0..=POOLS_PER_ROUTE).map(|i| listed(&format!("p{i}"), 1)).collect();
+    let resources = envoy_gateway(&native_settings(), &gateway(false), &pools);
+    let kinds = kinds(&resources);
+    assert_eq!(kinds[kinds.len() - 2..], ["EnvoyExtensionPolicy", "EnvoyProxy"]);
+    assert!(!kinds.contains(&"EnvoyPatchPolicy"), "{kinds:?}");
+    let extension = &only(&resources, "EnvoyExtensionPolicy")["spec"];
+    let routes = resources.iter().filter(|resource| resource["kind"] == "HTTPRoute");
+    let routes: Vec<_> = routes.map(|route| &route["metadata"]["name"]).collect();
+    let targets = extension["targetRefs"].as_array().expect("a list");
+    assert!(
+        targets.iter().map(|target| &target["name"]).eq(routes.iter().copied()),
+        "on Penstock's own routes"
+    );
+    let module = &extension["dynamicModule"][0];
+    assert_eq!(module["config"], json!({ "companion": "penstock~companion", "restarts": true }));
+    let proxy = &only(&resources, "EnvoyProxy")["spec"];
+    let registered = &proxy["dynamicModules"][0];
+    assert_eq!((&registered["name"], &registered["doNotClose"]), (&module["name"], &json!(true)));
+    let remote = json!({ "url": "http://penstock.models:9090/penstock.so", "sha256": "ab".repeat(32) });
+    assert_eq!(registered["source"], json!({ "type": "Remote", "remote": remote }));
+    let bootstrap: Value =
+        serde_json::from_str(proxy["bootstrap"]["value"].as_str().expect("text")).expect("JSON");
+    assert_eq!(bootstrap["static_resources"]["clusters"][0]["name"], "penstock~companion");
+    let policy = &only(&resources, "BackendTrafficPolicy")["spec"];
+    assert_eq!(policy["loadBalancer"]["endpointOverride"]["extractFrom"].as_array().map(Vec::len), Some(1));
+    assert_eq!(policy["retry"]["retryOn"]["triggers"], json!(["cancelled"]), "a router that keeps the body");
+
+    let file = Settings { module: Module::Native("/lib/penstock.so".into()), ..settings() };
+    let resources = envoy_gateway(&file, &gateway(false), &pools);
+    let source = &only(&resources, "EnvoyProxy")["spec"]["dynamicModules"][0]["source"];
+    assert_eq!(*source, json!({ "type": "Local", "local": { "path": "/lib/penstock.so" } }));
+}

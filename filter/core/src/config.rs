@@ -35,6 +35,9 @@ pub struct Config {
     /// by default once more, to the requeue listener. Otherwise headers of each request say so.
     #[serde(default)]
     pub routes_requeue: bool,
+    /// The host can restart a stream, so that a request that no server took comes in again without a requeue listener.
+    #[serde(default)]
+    pub restarts: bool,
     /// The routes send a request with [`wire::names::KEEP_ALIVE_HEADER`] to a companion, which sends it back to the requeue listener's filter.
     #[serde(default)]
     pub keeps_alive: bool,
@@ -99,6 +102,7 @@ mod tests {
             routes_report_endpoint: false,
             logs_attempts: false,
             routes_requeue: false,
+            restarts: false,
             keeps_alive: false,
             policy,
         };

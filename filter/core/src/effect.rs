@@ -96,6 +96,9 @@ pub struct ResponseHeadersAction {
     pub body: Option<Vec<u8>>,
     /// Hold the headers, and the body that follows them.
     pub is_held: bool,
+    /// Restart the stream instead: drop the response, and send the request in again as a new stream, whose headers go to
+    /// `Worker::handle_restarted_headers`. Only for a host whose [`crate::properties::Properties::can_restart`] has agreed.
+    pub is_restarted: bool,
 }
 
 /// The host's action on a response after more of its body.

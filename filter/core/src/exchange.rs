@@ -47,7 +47,24 @@ pub(crate) struct Exchange {
     /// The registration. It is kept in the form of its message, because the filter sends it again after a reconnect; the
     /// age is set whenever it is sent.
     pub(crate) register: Register,
+    /// The stream was restarted: the exchange that the request had before has ended.
+    pub(crate) is_restarted: bool,
+    /// The end of that exchange, until it is reported.
+    pub(crate) departure: Option<Box<Departure>>,
     pub(crate) phase: Phase,
+}
+
+/// The end of an exchange whose stream was restarted.
+#[derive(Debug)]
+pub(crate) struct Departure {
+    /// The pool whose session reports it.
+    pub(crate) pool: Option<String>,
+    pub(crate) register: Register,
+    pub(crate) granted: Granted,
+    /// The server of the failed attempt; `None`: Envoy found none.
+    pub(crate) endpoint: Option<String>,
+    /// How often Envoy sent the request.
+    pub(crate) attempts: u32,
 }
 
 /// The phase of an exchange.
@@ -144,8 +161,9 @@ impl Exchange {
 
     /// The load of this request while it is in flight, estimated as the engine does at first.
     pub(crate) fn load(&self) -> Load {
-        // A requeued request is counted by its first exchange, which lasts at least as long. One that was moved while it waited isn't.
-        if self.register.requeued_from.is_some() && !self.register.moved {
+        // A requeued request is counted by its first exchange, which lasts at least as long, unless its stream was restarted. One that was
+        // moved while it waited isn't.
+        if self.register.requeued_from.is_some() && !self.register.moved && !self.is_restarted {
             return Load::default();
         }
         let prompt = self.register.prompt_bytes.div_ceil(FALLBACK_BYTES_PER_TOKEN);

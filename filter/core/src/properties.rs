@@ -8,6 +8,12 @@ use crate::headers::{Headers, bounded};
 pub trait Properties {
     /// The value of the property at `path`; `None`: the stream doesn't have it.
     fn property(&self, path: &[&str]) -> Option<Vec<u8>>;
+
+    /// Whether the host can restart the stream: send its request in again, with its whole body of `body_bytes`.
+    fn can_restart(&self, body_bytes: u64) -> bool {
+        let _ = body_bytes;
+        false
+    }
 }
 
 /// Bytes of the request's body that Envoy has received; `None`: unknown. `headers`: the request's present headers.

@@ -74,6 +74,16 @@ impl RequeueOn {
         self.connect && self.reset && self.statuses == LISTED
     }
 
+    /// No server accepted the request.
+    pub(crate) const fn covers_refusal(self) -> bool {
+        self.connect || self.reset
+    }
+
+    /// A server cut the connection, or was silent for too long.
+    pub(crate) const fn covers_reset(self) -> bool {
+        self.reset
+    }
+
     /// A response with this status makes Envoy send the request again.
     pub(crate) fn contains(self, status: u32) -> bool {
         self.statuses & bit(status) != 0

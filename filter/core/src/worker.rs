@@ -17,6 +17,7 @@ mod refused_attempts;
 mod request_body;
 mod request_headers;
 mod response_path;
+mod restarts;
 mod sessions;
 mod silent_servers;
 
@@ -36,6 +37,7 @@ use self::in_flight_counts::InFlightCounts;
 use self::kept_alive::KeptAlive;
 use self::policies::Policies;
 use self::refused_attempts::GrantedIds;
+use self::restarts::Restarts;
 use self::sessions::Sessions;
 pub use self::silent_servers::SilentEnd;
 use self::silent_servers::{SilenceTimers, watch_attempt};
@@ -119,6 +121,7 @@ pub struct Worker {
     kept_alive: KeptAlive,
     body_callbacks: BodyCallbacks,
     granted_ids: GrantedIds,
+    restarts: Restarts,
     failed_attempts: FailedAttempts,
     alive: AliveEndpoints,
     served_models: ServedModels,
@@ -142,7 +145,7 @@ impl Worker {
             epoch: random.epoch,
             envoy: process.id,
             node: config.node.clone(),
-            can_requeue: config.requeue_listener.is_some() && process.key.is_some(),
+            can_requeue: config.restarts || config.requeue_listener.is_some() && process.key.is_some(),
         };
         let policy = stored.unwrap_or_else(|| config.policy.clone());
         let mut sessions = Sessions::new(now, settings, &policy.digest);
@@ -160,6 +163,7 @@ impl Worker {
                 requeue: config.requeue_listener.clone().zip(process.key),
                 logs_attempts: config.logs_attempts,
                 routes_requeue: config.routes_requeue,
+                restarts: config.restarts,
             },
             policy: Arc::new(CompiledPolicy::new(&policy)),
             policies: Policies::new(policy),
@@ -177,6 +181,7 @@ impl Worker {
             kept_alive: KeptAlive::default(),
             body_callbacks: BodyCallbacks::default(),
             granted_ids: GrantedIds::new(random.epoch),
+            restarts: Restarts::default(),
             failed_attempts: FailedAttempts::default(),
             alive: AliveEndpoints::default(),
             model_list: None,
@@ -418,10 +423,13 @@ impl Worker {
         };
         let rewrite = exchange.set_target_model(&grant.target_model);
         let edits = self.grant_headers.edits(exchange, &grant, rewrite.as_ref(), None);
-        self.granted_ids.insert(exchange);
-        watch_attempt(&self.failed_attempts, now, self.grant_headers.epoch, exchange, &grant);
+        let restart_on = self.grant_headers.restart_on(exchange, &grant);
+        if !self.grant_headers.restarts {
+            self.granted_ids.insert(exchange);
+            watch_attempt(&self.failed_attempts, now, self.grant_headers.epoch, exchange, &grant);
+        }
         set_saturation(&mut self.saturation_milli, &grant.pool, grant.saturation_milli);
-        let granted = Granted::new(now, grant, exchange.load());
+        let granted = Granted { restart_on, ..Granted::new(now, grant, exchange.load()) };
         self.in_flight.add(&granted);
         exchange.phase = Phase::Granted(Box::new(granted));
         self.effects.push_back(Effect::Resume { context: exchange.context, edits, rewrite });

@@ -96,6 +96,7 @@ pub(crate) enum Attribute {
     ResponseFlags = 17,
     SourceAddress = 24,
     UpstreamAddress = 41,
+    UpstreamLocalAddress = 51,
     UpstreamTransportFailureReason = 52,
     UpstreamRequestAttemptCount = 53,
 }
@@ -137,6 +138,10 @@ unsafe extern "C" {
     );
     #[link_name = "envoy_dynamic_module_callback_http_filter_reset_stream"]
     pub(crate) fn reset_stream(filter: Envoy, reason: u32, details: ModuleBytes);
+    #[link_name = "envoy_dynamic_module_callback_http_filter_recreate_stream"]
+    pub(crate) fn recreate_stream(filter: Envoy, headers: *const ModuleHeader, count: usize) -> bool;
+    #[link_name = "envoy_dynamic_module_callback_http_set_upstream_override_host"]
+    pub(crate) fn set_upstream_host(filter: Envoy, address: ModuleBytes, strict: bool) -> bool;
     #[link_name = "envoy_dynamic_module_callback_http_filter_continue_decoding"]
     pub(crate) fn continue_decoding(filter: Envoy);
     #[link_name = "envoy_dynamic_module_callback_http_filter_continue_encoding"]

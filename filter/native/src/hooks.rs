@@ -4,6 +4,7 @@ use core::cell::Cell;
 use core::ffi::{c_char, c_void};
 use core::ptr::null;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use penstock_filter_core::headers::Headers;
@@ -44,9 +45,19 @@ fn own<'a, T>(pointer: Own) -> &'a T {
     unsafe { &*pointer.cast::<T>() }
 }
 
+/// The stream behind a pointer. A hook may end its stream, and up to Envoy 1.40 that destroys it at once, so the hook holds it.
+fn held(stream: Own) -> Rc<Stream> {
+    // SAFETY: Envoy passes back what `on_http_filter_new` has returned, until the hook that destroys it.
+    unsafe {
+        Rc::increment_strong_count(stream.cast::<Stream>());
+        Rc::from_raw(stream.cast::<Stream>())
+    }
+}
+
 /// Runs a hook of a stream.
 fn stream_hook(filter: Envoy, stream: Own, hook: impl FnOnce(&Stream) -> Status) -> u32 {
-    let status = guard(|| hook(own(stream))).unwrap_or_else(|| {
+    let stream = held(stream);
+    let status = guard(|| hook(&stream)).unwrap_or_else(|| {
         let failure =
             Failure::new(500, Code::Internal, "The gateway's filter has a defect. Envoy's log says more.");
         Filter(filter).reply(&failure.reply(Api::Unspecified, None), &[]);
@@ -157,7 +168,7 @@ extern "C" fn envoy_dynamic_module_on_http_filter_new(config: Own, filter: Envoy
     };
     let stream = Stream::new(plugin, Filter(filter));
     WORKER.set(Some(stream.worker()));
-    Box::into_raw(Box::new(stream)).cast_const().cast()
+    Rc::into_raw(Rc::new(stream)).cast()
 }
 
 #[unsafe(no_mangle)]
@@ -209,13 +220,14 @@ extern "C" fn envoy_dynamic_module_on_http_filter_stream_complete(_: Envoy, stre
 
 #[unsafe(no_mangle)]
 extern "C" fn envoy_dynamic_module_on_http_filter_scheduled(_: Envoy, stream: Own, _event: u64) {
-    guard(|| own::<Stream>(stream).run_actions());
+    let stream = held(stream);
+    guard(|| stream.run_actions());
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn envoy_dynamic_module_on_http_filter_destroy(stream: Own) {
     // SAFETY: the pointer is that of `on_http_filter_new`, and comes back no more.
-    let stream = unsafe { Box::from_raw(stream.cast_mut().cast::<Stream>()) };
+    let stream = unsafe { Rc::from_raw(stream.cast::<Stream>()) };
     guard(|| stream.on_destroy());
 }
 

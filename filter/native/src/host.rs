@@ -1,6 +1,9 @@
 //! Envoy's callbacks for one HTTP stream, without `unsafe` for the callers.
 
+use core::cell::RefCell;
 use std::sync::OnceLock;
+
+use hashbrown::HashSet;
 
 use penstock_filter_core::header_sanitizer::HeaderEdit;
 use penstock_filter_core::headers::Headers;
@@ -10,6 +13,8 @@ use penstock_filter_core::properties::{Properties, received_body_bytes};
 use penstock_filter_core::rewrite::BufferedBody;
 use penstock_filter_core::session::Epoch;
 use penstock_filter_core::time::{Clock, Instant};
+
+use penstock_wire::names;
 
 use crate::abi::{
     self, Attribute, Body, Envoy, EnvoyBytes, EnvoyHeader, Level, Map, ModuleBytes, ModuleHeader,
@@ -99,6 +104,14 @@ fn fetch_headers(count: usize, fetch: impl FnOnce(*mut EnvoyHeader) -> bool) -> 
 /// Envoy's response code details of a reply of the filter.
 const DETAILS: &[u8] = b"penstock";
 
+/// The most connections that one worker thread remembers. Beyond them it forgets all, and takes each for new once.
+const CONNECTIONS_MAX: usize = 8_192;
+
+thread_local! {
+    /// Connections to servers that have carried an answer, by this side's address.
+    static CONNECTIONS: RefCell<HashSet<Vec<u8>>> = RefCell::default();
+}
+
 /// A stream to which the filter is about to reply.
 pub(crate) struct Replying(pub(crate) Filter);
 
@@ -128,7 +141,8 @@ impl Filter {
         unsafe { fetch_headers(abi::headers_size(self.0, map), |place| abi::headers(self.0, map, place)) }
     }
 
-    /// Edits a header map, and sets the stream's properties.
+    /// Edits a header map, and sets the stream's properties. To the only endpoint of a list Envoy sends the request without asking its load
+    /// balancing, and to no other.
     pub(crate) fn edit(self, map: Map, edits: &[HeaderEdit]) {
         let set = |name: &str, value: ModuleBytes| {
             // SAFETY: the filter is alive, and Envoy copies both strings before it returns.
@@ -137,7 +151,14 @@ impl Filter {
         for edit in edits {
             match edit {
                 HeaderEdit::Remove(name) => set(name, ModuleBytes::NONE),
-                HeaderEdit::Set(name, value) => set(name, ModuleBytes::new(value.as_bytes())),
+                HeaderEdit::Set(name, value) => {
+                    set(name, ModuleBytes::new(value.as_bytes()));
+                    if *name == names::ENDPOINT_HEADER && !value.contains(',') {
+                        let address = ModuleBytes::new(value.as_bytes());
+                        // SAFETY: the filter is alive, and Envoy copies the address before it returns.
+                        unsafe { abi::set_upstream_host(self.0, address, true) };
+                    }
+                }
                 HeaderEdit::SetStatic(name, value) => set(name, ModuleBytes::new(value.as_bytes())),
                 HeaderEdit::SetProperty(name, value) => {
                     // The bootstrap has the names under which a WebAssembly module sets its properties.
@@ -192,6 +213,15 @@ impl Filter {
         unsafe { abi::continue_encoding(self.0) };
     }
 
+    /// Restarts the stream: Envoy destroys this filter, among the others, and starts a new stream with the request. `status`: that of the
+    /// response, for Envoy's log. Returns `false` if Envoy can't.
+    pub(crate) fn restart(self, status: u32) -> bool {
+        let status = status.to_string();
+        let headers = [ModuleHeader::new(b":status", status.as_bytes())];
+        // SAFETY: the filter is alive, and Envoy copies the header before it returns. The caller keeps the stream alive.
+        unsafe { abi::recreate_stream(self.0, headers.as_ptr(), headers.len()) }
+    }
+
     /// Resets the stream on both sides.
     pub(crate) fn reset(self) {
         // SAFETY: the filter is alive.
@@ -209,6 +239,26 @@ impl Filter {
         // SAFETY: the filter is alive, and the value has room for one result.
         unsafe { abi::attribute_number(self.0, attribute, &raw mut value) }
             .then(|| value.to_le_bytes().to_vec())
+    }
+
+    /// Notes the connection to the server that has answered.
+    pub(crate) fn note_connection(self) {
+        if let Some(address) = self.text(Attribute::UpstreamLocalAddress) {
+            CONNECTIONS.with_borrow_mut(|known| {
+                if known.len() >= CONNECTIONS_MAX {
+                    known.clear();
+                }
+                known.insert(address);
+            });
+        }
+    }
+
+    /// How long the stream waited for its connection: no time if the connection has carried an answer before. Envoy tells its access logs
+    /// alone.
+    fn time_to_connection(self) -> Option<Vec<u8>> {
+        let address = self.text(Attribute::UpstreamLocalAddress)?;
+        let is_known = CONNECTIONS.with_borrow(|known| known.contains(&address));
+        is_known.then(|| 0_i64.to_le_bytes().to_vec())
     }
 
     /// A value of another filter's dynamic metadata, which the bootstrap copies into the stream's filter state: Envoy gives a module only what
@@ -231,10 +281,17 @@ impl Properties for Filter {
             ["upstream", "request_attempt_count"] => self.number(Attribute::UpstreamRequestAttemptCount),
             ["response", "code_details"] => self.text(Attribute::ResponseCodeDetails),
             ["response", "flags"] => self.number(Attribute::ResponseFlags),
+            ["upstream", "cx_pool_ready_duration"] => self.time_to_connection(),
             ["request", "total_size"] => self.number(Attribute::RequestTotalSize),
             ["metadata", "filter_metadata", keys @ ..] => self.metadata(keys),
             _ => None,
         }
+    }
+
+    fn can_restart(&self, body_bytes: u64) -> bool {
+        // The router keeps the whole body, which it gets in one piece, or nothing of it.
+        // SAFETY: the filter is alive.
+        body_bytes == 0 || unsafe { abi::body_size(self.0, Body::BufferedRequest) } > 0
     }
 }
 

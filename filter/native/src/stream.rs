@@ -15,6 +15,9 @@ use crate::desk::{ConfigId, Desk, Seat, StreamAction, Waiting};
 use crate::host::{self, Filter, HostClock, Replying, StreamBody, Waker};
 use crate::plugin::Plugin;
 
+/// When a client may try again whose request couldn't be restarted, in milliseconds.
+const RETRY_AFTER_MS: u64 = 1_000;
+
 /// What Envoy does after a hook. The numbers are those of its filter statuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
@@ -38,12 +41,24 @@ pub(crate) struct Stream {
     sequence: Cell<Option<u64>>,
     /// A body to send in place of the response's body.
     replacement: Cell<Option<Vec<u8>>>,
+    /// The request's number before its stream was restarted, until the worker has taken it; `None`: it wasn't.
+    restarted: Cell<Option<u64>>,
+}
+
+thread_local! {
+    /// The request that this thread is restarting, by its configuration and number. Envoy makes the filter of the new stream meanwhile.
+    static RESTARTING: Cell<Option<(ConfigId, u64)>> = const { Cell::new(None) };
 }
 
 impl Stream {
     pub(crate) fn new(plugin: Arc<Plugin>, filter: Filter) -> Self {
         let worker = filter.worker();
+        let restarted = RESTARTING.get().filter(|(config, _)| *config == plugin.id);
+        if restarted.is_some() {
+            RESTARTING.set(None);
+        }
         Self {
+            restarted: Cell::new(restarted.map(|(_, sequence)| sequence)),
             plugin,
             filter,
             worker,
@@ -67,9 +82,17 @@ impl Stream {
         self.has_begun.set(true);
         let map = self.filter.headers(Map::Request);
         let headers = Headers::new(&map);
+        let restarted = self.restarted.take();
         let handled = self.with_seat(|seat| {
-            let context = seat.new_context();
-            (context, seat.worker.handle_request_headers(host::now(), context, headers, end, &self.filter))
+            let (context, now) = (seat.new_context(), host::now());
+            let (worker, filter) = (&mut seat.worker, &self.filter);
+            let action = match restarted {
+                Some(sequence) => {
+                    worker.handle_restarted_headers(now, context, headers, end, filter, sequence)
+                }
+                None => worker.handle_request_headers(now, context, headers, end, filter),
+            };
+            (context, action)
         });
         // The configuration is being replaced, and the request must not pass unchecked.
         let Some((context, action)) = handled else {
@@ -153,10 +176,34 @@ impl Stream {
         let action = self
             .with_seat(|seat| seat.worker.handle_response_headers(now, sequence, headers, end, &self.filter));
         let action = action.unwrap_or_default();
+        if action.is_restarted {
+            return self.restart(headers.text(":status", 3).and_then(|status| status.parse().ok()));
+        }
+        self.filter.note_connection();
         self.filter.edit(Map::Response, &action.edits);
         self.replacement.set(action.body);
         self.plugin.advance_tick(now, self.worker);
         if action.is_held { Status::Stop } else { Status::Continue }
+    }
+
+    /// Restarts the stream. Envoy destroys its filters before it returns, this one among them.
+    fn restart(&self, status: Option<u32>) -> Status {
+        let Some(sequence) = self.sequence.take() else {
+            return Status::Continue;
+        };
+        RESTARTING.set(Some((self.plugin.id, sequence)));
+        let is_restarted = self.filter.restart(status.unwrap_or(503));
+        if RESTARTING.take().is_some() {
+            // No filter of this configuration is in the new stream, or there is none.
+            self.with_seat(|seat| seat.worker.abandon_restart(host::now(), sequence));
+        }
+        if !is_restarted {
+            let message = "The model server failed, and the gateway couldn't send the request again.";
+            let failure =
+                Failure::new(503, Code::UpstreamUnavailable, message).retry_after_ms(RETRY_AFTER_MS);
+            self.filter.reply(&failure.reply(Api::Unspecified, None), &[]);
+        }
+        Status::Stop
     }
 
     pub(crate) fn on_response_body(&self, end: bool) -> Status {
@@ -207,6 +254,9 @@ impl Stream {
 
     /// Envoy destroys the stream.
     pub(crate) fn on_destroy(&self) {
+        if let Some(sequence) = self.restarted.take() {
+            self.with_seat(|seat| seat.worker.abandon_restart(host::now(), sequence));
+        }
         if let Some(context) = self.context.take() {
             let waiting = self.with_seat(|seat| seat.waiting.remove(&context)).flatten();
             if let Some(waiting) = waiting {

@@ -61,8 +61,17 @@ pub(crate) struct App {
     pub(crate) discoveries: States,
     /// The samples of the last minutes.
     pub(crate) history: Arc<History>,
-    /// The filter's WebAssembly module.
-    pub(crate) module: &'static [u8],
+    /// The filter's modules.
+    pub(crate) filter: FilterModules,
+}
+
+/// The modules of the filter, which Envoys fetch from the companion.
+#[derive(Clone, Copy, Debug)]
+pub struct FilterModules {
+    /// WebAssembly, at `/penstock.wasm`.
+    pub wasm: &'static [u8],
+    /// Native code, at `/penstock.so`; empty: this build has none.
+    pub native: &'static [u8],
 }
 
 /// Serves HTTP until `shutdown` returns.
@@ -75,7 +84,7 @@ pub(crate) async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     let config = app.config.clone();
-    let module = app.module;
+    let FilterModules { wasm, native } = app.filter;
     let changes = Router::new()
         .route("/drain", post(drain))
         .route("/config", put(config::replace).patch(config::patch))
@@ -96,8 +105,17 @@ pub(crate) async fn serve(
         .route("/requests/{id}", get(requests::show))
         .merge(changes)
         .layer(middleware::from_fn_with_state(config, guards::host_is_allowed))
-        // Under any name that the gateway knows: the module is no secret, and a web page can do nothing with it.
-        .route("/penstock.wasm", get(async move || ([(header::CONTENT_TYPE, "application/wasm")], module)))
+        // Under any name that the gateway knows: the modules are no secret, and a web page can do nothing with them.
+        .route("/penstock.wasm", get(async move || ([(header::CONTENT_TYPE, "application/wasm")], wasm)))
+        .route(
+            "/penstock.so",
+            get(async move || {
+                if native.is_empty() {
+                    return (StatusCode::NOT_FOUND, "this build has no native filter\n").into_response();
+                }
+                ([(header::CONTENT_TYPE, "application/octet-stream")], native).into_response()
+            }),
+        )
         .with_state(Arc::new(app))
         .into_make_service_with_connect_info::<Remote>();
     match listener {

@@ -40,7 +40,7 @@ fn the_addresses_are_those_of_the_configuration_unless_given() {
         text.contains("127.0.0.1:9190") && text.contains("http://127.0.0.1:9191/penstock.wasm"),
         "{text}"
     );
-    assert!(text.contains(&filter_module::sha256()), "{text}");
+    assert!(text.contains(&filter_module::sha256(filter_module::WASM)), "{text}");
     let flags = ["--companion", "penstock.models:9190", "--module", "http://penstock.models:9191/p.wasm?v=1"];
     let text = printed(STATIC, &flags).expect("printed");
     assert!(text.contains("uri: http://penstock.models:9191/p.wasm?v=1"), "{text}");
@@ -107,4 +107,34 @@ fn the_comment_says_what_the_resources_need() {
     let tls = format!("tls: {{cert: /etc/c.pem, key: /etc/k.pem, client_ca: /etc/a.pem}}\n{STATIC}");
     let text = printed(&tls, &[]).expect("printed");
     assert!(text.contains("/etc/c.pem, /etc/k.pem and /etc/a.pem: mount"), "{text}");
+}
+
+#[test]
+fn the_native_filter_is_in_resources_of_its_own() {
+    let native = |flags: &[&'static str]| [&["--filter", "native"], flags].concat();
+    let Ok(module) = filter_module::Kind::Native.bytes() else {
+        return wrong(STATIC, &native(&[]), "this build of Penstock has no native filter");
+    };
+    let text = printed(STATIC, &native(&[])).expect("printed");
+    for part in [
+        "kind: EnvoyExtensionPolicy",
+        "url: http://127.0.0.1:9191/penstock.so",
+        "extensionApis: {enableBackend: true}. It needs Envoy 1.39",
+        "infrastructure.parametersRef",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(text.contains(&filter_module::sha256(module)), "{text}");
+    let text = printed(STATIC, &native(&["--module", "file:///lib/penstock.so"])).expect("printed");
+    assert!(
+        text.contains("path: /lib/penstock.so") && text.contains("gets the filter from /lib/penstock.so"),
+        "{text}"
+    );
+    printed(STATIC, &native(&["--requeue"])).expect("it always does so");
+    printed(DNS, &native(&["--requeue"])).expect("it needs no host of its own");
+    wrong(STATIC, &native(&["--for", "istio"]), "--for istio");
+    wrong(STATIC, &native(&["--listener", "llm:8080"]), "leave it out");
+    wrong(STATIC, &native(&["--module", "https://a/p.so"]), "must be an http URL");
+    let metadata = format!("identity: {{fairness_id: [{{metadata: a/b/c}}]}}\n{STATIC}");
+    wrong(&metadata, &native(&[]), "claimToHeaders");
 }

@@ -10,6 +10,7 @@ use crate::in_flight::Load;
 use crate::local_reply::QueueReport;
 use crate::properties::{Properties, attempt_count, response_code_details, upstream_address};
 use crate::rate_limit::RateLimit;
+use crate::requeue_on::RequeueOn;
 use crate::response::{ResponseScanner, ResponseStats};
 use crate::time::Instant;
 
@@ -22,6 +23,8 @@ pub(crate) struct Granted {
     pub(crate) endpoint: Option<String>,
     /// After a 404 Envoy tries the next endpoint.
     pub(crate) retries_not_found: bool,
+    /// The failures after which the stream is restarted; `None`: it isn't restarted.
+    pub(crate) restart_on: Option<RequeueOn>,
     pub(crate) report: QueueReport,
     /// `None`: the companion granted the request, or is down.
     pub(crate) by_credit: Option<ByCredit>,
@@ -137,6 +140,7 @@ impl Granted {
             granted_at: now,
             pool: grant.pool,
             retries_not_found: grant.retry_not_found,
+            restart_on: None,
             endpoint: grant.endpoints.into_iter().next(),
             report: QueueReport {
                 outcome: grant.outcome,
@@ -193,6 +197,7 @@ impl Granted {
             pool: self.pool.clone(),
             endpoint,
             retries_not_found: false,
+            restart_on: None,
             report: self.report.clone(),
             by_credit: Some(ByCredit { credit: NO_CREDIT, place: None, known_since: None }),
             upstream: core::mem::replace(&mut self.upstream, Upstream::Requeued { status }),

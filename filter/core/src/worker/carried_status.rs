@@ -18,7 +18,7 @@ const CARRIED: u32 = 599;
 const STATUS: &str = ":status";
 
 fn number(headers: Headers<'_>, name: &str) -> Option<u32> {
-    headers.text(name, 3)?.parse().ok()
+    core::str::from_utf8(headers.get(name)?).ok()?.parse().ok()
 }
 
 /// The status of a response; 0: it has none.
@@ -45,7 +45,7 @@ impl Worker {
     /// Where this request came from, an attempt goes on that has run out of time.
     fn carries_status(&self, exchange: &Exchange) -> bool {
         let failed = exchange.register.failed_attempt.as_ref();
-        self.is_requeue_listener && failed.is_some_and(|attempt| attempt.timed_out)
+        self.is_requeue_listener && !exchange.is_restarted && failed.is_some_and(|attempt| attempt.timed_out)
     }
 
     /// Puts the status of an error back, or into its header. `action`: what happens to the headers otherwise.

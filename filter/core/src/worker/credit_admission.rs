@@ -79,9 +79,12 @@ impl Worker {
         };
         let credit_endpoint = grant.endpoints.first().map(String::as_str);
         let edits = self.grant_headers.edits(exchange, &grant, None, credit_endpoint);
-        self.granted_ids.insert(exchange);
-        watch_attempt(&self.failed_attempts, now, self.grant_headers.epoch, exchange, &grant);
-        let mut granted = Granted::new(now, grant, exchange.load());
+        let restart_on = self.grant_headers.restart_on(exchange, &grant);
+        if !self.grant_headers.restarts {
+            self.granted_ids.insert(exchange);
+            watch_attempt(&self.failed_attempts, now, self.grant_headers.epoch, exchange, &grant);
+        }
+        let mut granted = Granted { restart_on, ..Granted::new(now, grant, exchange.load()) };
         granted.by_credit = Some(ByCredit { credit: place.credit, place: Some(place), known_since: None });
         self.in_flight.add(&granted);
         exchange.phase = Phase::Granted(Box::new(granted));

@@ -5,6 +5,7 @@ use penstock_wire::{Grant, names};
 use crate::exchange::Exchange;
 use crate::header_sanitizer::{self, ATTEMPT_TIMEOUT_HEADER, HEDGE_HEADER, HeaderEdit};
 use crate::process_identity::SigningKey;
+use crate::requeue_on::RequeueOn;
 use crate::requeue_token::RequeueToken;
 use crate::rewrite::Rewrite;
 use crate::session::Epoch;
@@ -19,6 +20,8 @@ pub(super) struct GrantHeaders {
     pub(super) logs_attempts: bool,
     /// The routes requeue by themselves.
     pub(super) routes_requeue: bool,
+    /// The host restarts the streams of requests that are requeued.
+    pub(super) restarts: bool,
 }
 
 impl GrantHeaders {
@@ -36,7 +39,7 @@ impl GrantHeaders {
             let length = rewrite.map_or(whole, Rewrite::length_after);
             edits.extend(header_sanitizer::rewritten(length, exchange.has_length));
         }
-        let requeue = self.requeue.as_ref().filter(|_| grant.requeue);
+        let requeue = self.requeue.as_ref().filter(|_| grant.requeue && !self.restarts);
         let requeue_on = exchange.requeue_on().known_to(self.logs_attempts);
         let requeue_on = requeue_on.for_grant(grant.final_status, grant.retry_not_found);
         // The route lists one endpoint and the requeue listener, and has every cause of a requeue.
@@ -53,7 +56,9 @@ impl GrantHeaders {
                 edits.push(self.keep(&exchange.requeue_token(self.epoch, credit_endpoint), key));
             }
         }
-        if !(is_routed && requeue.is_some()) {
+        // Where streams are restarted, the request's arrival has removed these headers, and an only endpoint needs none.
+        let is_only = self.restarts && entries == 1;
+        if !(is_routed && requeue.is_some() || is_only) {
             edits.extend(requeue_on.edits(entries));
         }
         if let Some(longest) = exchange.first_byte() {
@@ -62,6 +67,12 @@ impl GrantHeaders {
             edits.extend(hedge.map(|_| HeaderEdit::SetStatic(HEDGE_HEADER, "true")));
         }
         edits
+    }
+
+    /// The failures after which the stream of a granted request is restarted; `None`: it isn't restarted.
+    pub(super) fn restart_on(&self, exchange: &Exchange, grant: &Grant) -> Option<RequeueOn> {
+        let is_restarted = self.restarts && grant.requeue && !grant.endpoints.is_empty();
+        is_restarted.then(|| exchange.requeue_on().for_grant(grant.final_status, grant.retry_not_found))
     }
 
     /// Keeps a signed token for the requeue listener: where the routes read it, or in a header that they remove.

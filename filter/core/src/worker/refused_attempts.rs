@@ -76,38 +76,24 @@ impl Worker {
         let Some((exchange, granted)) = self.granted_exchange(request) else {
             return;
         };
-        let requeue_on = exchange.requeue_on().for_grant(false, granted.retries_not_found);
-        let cut = status == 0 && was_cut(host);
-        let lacked_socket = status == 0 && !cut && lacked_socket(host);
-        let timed_out = status == 0 && !cut && !lacked_socket && ran_out_of_time(host);
-        if !cut && !lacked_socket && !timed_out && !requeue_on.contains(status) {
+        let Some(event) = failed_attempt(exchange, granted, status, response, host) else {
             let (epoch, sequence) = (self.grant_headers.epoch, exchange.register.sequence);
             self.failed_attempts.end(epoch, sequence, upstream_address(host).as_deref());
             return;
-        }
+        };
         // The requeue listener's own answer is that of another exchange.
-        let server = upstream_address(host).filter(|address| Some(address) != self.requeue_listener.as_ref());
-        let Some(endpoint) = server else {
+        if event.endpoint.is_empty() || Some(&event.endpoint) == self.requeue_listener.as_ref() {
             return;
-        };
-        let retry_after = response
-            .text("retry-after", RETRY_AFTER_TEXT_BYTES_MAX)
-            .and_then(|seconds| seconds.trim().parse::<u64>().ok());
-        let event = AttemptFailed {
-            sequence: exchange.register.sequence,
-            endpoint,
-            status,
-            retry_after_ms: retry_after.map(|seconds| seconds.saturating_mul(1_000)),
-            pool: granted.pool.clone(),
-            cut,
-            reused: cut && was_reused(host),
-            timed_out,
-        };
-        let pool = event.pool.clone();
+        }
         self.failed_attempts.insert(self.grant_headers.epoch, event.clone());
+        self.report_failed_attempt(now, event);
+    }
+
+    /// Reports a failed attempt.
+    pub(super) fn report_failed_attempt(&mut self, now: Instant, event: AttemptFailed) {
         // The companion lowers the endpoint's bound only for a request that it knows.
-        let sequence = event.sequence;
-        self.report_admission(now, sequence);
+        self.report_admission(now, event.sequence);
+        let pool = event.pool.clone();
         self.sessions.of_mut(Some(&pool)).send_once(now, Event::AttemptFailed(event));
     }
 
@@ -125,4 +111,34 @@ impl Worker {
             | Phase::Answered => None,
         }
     }
+}
+
+/// The report of an attempt that a server refused or cut, that never left Envoy, or whose time ran out. `status`: 0 if no server answered.
+/// `None`: it ended otherwise.
+pub(super) fn failed_attempt(
+    exchange: &Exchange,
+    granted: &Granted,
+    status: u32,
+    response: Headers<'_>,
+    host: &impl Properties,
+) -> Option<AttemptFailed> {
+    let requeue_on = exchange.requeue_on().for_grant(false, granted.retries_not_found);
+    let cut = status == 0 && was_cut(host);
+    let lacked_socket = status == 0 && !cut && lacked_socket(host);
+    let timed_out = status == 0 && !cut && !lacked_socket && ran_out_of_time(host);
+    if !cut && !lacked_socket && !timed_out && !requeue_on.contains(status) {
+        return None;
+    }
+    let retry_after = response.text("retry-after", RETRY_AFTER_TEXT_BYTES_MAX).filter(|_| status != 0);
+    let retry_after = retry_after.and_then(|seconds| seconds.trim().parse::<u64>().ok());
+    Some(AttemptFailed {
+        sequence: exchange.register.sequence,
+        endpoint: upstream_address(host).unwrap_or_default(),
+        status,
+        retry_after_ms: retry_after.map(|seconds| seconds.saturating_mul(1_000)),
+        pool: granted.pool.clone(),
+        cut,
+        reused: cut && was_reused(host),
+        timed_out,
+    })
 }

@@ -72,13 +72,15 @@ impl Worker {
         let Some(claims) = claims else {
             return self.pass_by_model(now, sequence, scanned.unwrap_or_default().model);
         };
-        match scanned {
+        let action = match scanned {
             Ok(fields) => self.handle_body(now, sequence, fields, (size, &mut body), &claims),
             Err(error) => {
                 let failure = registration::invalid_whole_body(error, size, body.received());
                 self.refuse_invalid(now, sequence, &failure)
             }
-        }
+        };
+        self.report_departure(now, sequence);
+        action
     }
 
     /// Passes a request that isn't queued to the pool of its model. From here on the worker doesn't track it.

@@ -7,6 +7,7 @@ use penstock_wire::names::{self, outcome};
 use penstock_wire::{Api, RequestKey};
 
 use super::Worker;
+use super::restarts::Restarted;
 use crate::body::{BodyScanner, is_of_one_engine};
 use crate::effect::{self, HeadersAction};
 use crate::exchange::{Exchange, Phase, ReadingBody};
@@ -34,6 +35,20 @@ impl Worker {
         end: bool,
         host: &impl Properties,
     ) -> HeadersAction {
+        self.begin(now, context, headers, end, host, None)
+    }
+
+    /// The headers of a request have arrived. `restarted`: the facts of its stream before that was restarted.
+    pub(super) fn begin(
+        &mut self,
+        now: Instant,
+        context: u32,
+        headers: Headers<'_>,
+        end: bool,
+        host: &impl Properties,
+        restarted: Option<Restarted>,
+    ) -> HeadersAction {
+        let is_restarted = restarted.is_some();
         let method = headers.get(":method").unwrap_or_default();
         let path = headers.get(":path").unwrap_or_default();
         let path_use = self.policy.path_use(method, path);
@@ -41,7 +56,9 @@ impl Worker {
             PathUse::Queued(api) => Some(api),
             PathUse::Passed | PathUse::Models | PathUse::Refused | PathUse::Unknown => None,
         };
-        let token = if self.is_requeue_listener {
+        let (token, failed_attempt) = if let Some(Restarted { token, failed_attempt }) = restarted {
+            (Some(token), failed_attempt)
+        } else if self.is_requeue_listener {
             let Some(token) = self.requeue_token(headers) else {
                 return self.refuse_at_headers(now, context, api.unwrap_or_default(), headers, &stranger());
             };
@@ -49,9 +66,12 @@ impl Worker {
                 // Envoy drops this answer, because the first return goes on.
                 return HeadersAction::Answer(effect::returned_twice());
             }
-            Some(token)
+            let was_refused =
+                headers.get(names::REFUSED_HEADER) == Some(names::REFUSED_BY_RESPONSE.as_bytes());
+            let attempt = self.failed_attempts.before_requeue(now, token.epoch, token.sequence, was_refused);
+            (Some(token), attempt)
         } else {
-            None
+            (None, None)
         };
         if token.is_none()
             && let Some(failure) = registration::too_many_headers(headers)
@@ -59,7 +79,7 @@ impl Worker {
             let api = api.unwrap_or_else(|| self.policy.dialect(path));
             return self.refuse_at_headers(now, context, api, headers, &failure);
         }
-        // The first listener has checked the key of a requeued request.
+        // The first pass has checked the key of a requeued request.
         let tenant = match &token {
             Some(token) => Ok(token.tenant.clone()),
             None => self.policy.tenant(headers),
@@ -111,12 +131,10 @@ impl Worker {
         exchange.register.tenant_verified = tenant.is_some();
         exchange.register.fairness_id = tenant.unwrap_or_default();
         if let Some(token) = token {
-            let was_refused =
-                headers.get(names::REFUSED_HEADER) == Some(names::REFUSED_BY_RESPONSE.as_bytes());
-            exchange.register.failed_attempt =
-                self.failed_attempts.before_requeue(now, token.epoch, token.sequence, was_refused);
+            exchange.register.failed_attempt = failed_attempt;
             apply_token(&mut exchange, token);
-            exchange.register.moved = headers.get(names::KEEP_ALIVE_HEADER).is_some();
+            exchange.is_restarted = is_restarted;
+            exchange.register.moved = !is_restarted && headers.get(names::KEEP_ALIVE_HEADER).is_some();
         }
         let sequence = exchange.register.sequence;
         self.exchanges.insert(sequence, exchange);
@@ -164,6 +182,8 @@ impl Worker {
             is_body_edited: false,
             has_length: headers.get(CONTENT_LENGTH).is_some(),
             register,
+            is_restarted: false,
+            departure: None,
             phase: Phase::Answered,
         }
     }

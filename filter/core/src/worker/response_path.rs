@@ -14,7 +14,7 @@ use super::{Worker, carried_status};
 use crate::body::is_of_one_engine;
 use crate::effect::{ResponseBodyAction, ResponseHeadersAction};
 use crate::end_reason::UpstreamFailure;
-use crate::exchange::{Granted, Held, Phase, Response, Upstream};
+use crate::exchange::{Exchange, Granted, Held, Phase, Response, Upstream};
 use crate::header_sanitizer::{self, CONTENT_LENGTH, HeaderEdit};
 use crate::headers::Headers;
 use crate::limits::{RESPONSE_HEAD_BYTES, RETRY_AFTER_MIN_MS, RETRY_AFTER_TEXT_BYTES_MAX, SLICE_BYTES};
@@ -38,6 +38,9 @@ impl Worker {
         let Some(sequence) = sequence.filter(|sequence| self.exchanges.contains_key(sequence)) else {
             return only_edits(header_sanitizer::response(headers));
         };
+        if self.handle_failure(now, sequence, headers, host) {
+            return ResponseHeadersAction { is_restarted: true, ..ResponseHeadersAction::default() };
+        }
         let action = self.read_response_headers(now, sequence, headers, end, host);
         self.carry_status(sequence, headers, action)
     }
@@ -139,7 +142,7 @@ impl Worker {
         if is_held {
             self.hold_response(now, sequence);
         }
-        ResponseHeadersAction { edits, body: None, is_held }
+        ResponseHeadersAction { is_held, ..only_edits(edits) }
     }
 
     /// Bytes of a response body have arrived. `size` bytes are present, which `read(start, length)` fetches: the new ones, and before
@@ -252,6 +255,13 @@ impl Worker {
         }
     }
 
+    /// Forgets what else is known of an exchange that has ended.
+    pub(super) fn forget(&mut self, sequence: u64, exchange: &Exchange) {
+        self.granted_ids.remove(exchange);
+        self.kept_alive.end(sequence, exchange);
+        self.failed_attempts.remove(self.grant_headers.epoch, sequence);
+    }
+
     /// Learns from the end of a granted request where the servers of its pool put the token counts of long documents.
     fn learn_document_end(&mut self, granted: &mut Granted) {
         if granted.lacks_counts() {
@@ -264,13 +274,12 @@ impl Worker {
 
     /// Envoy writes the log entry of an HTTP stream, which is the end of its exchange.
     pub fn handle_log(&mut self, now: Instant, sequence: u64, host: &impl Properties) {
+        self.report_departure(now, sequence);
         let Some(exchange) = self.exchanges.remove(&sequence) else {
             return;
         };
-        self.granted_ids.remove(&exchange);
-        self.kept_alive.end(sequence, &exchange);
         let is_overtaken = self.failed_attempts.is_overtaken(self.grant_headers.epoch, sequence);
-        self.failed_attempts.remove(self.grant_headers.epoch, sequence);
+        self.forget(sequence, &exchange);
         let pool = exchange.pool.as_ref().map(|pool| pool.name.as_str());
         match exchange.phase {
             // Of a request that waits on under another key, the companion drops the event.
@@ -442,7 +451,7 @@ fn lost_reply(api: Api, end: bool) -> ResponseHeadersAction {
     }
     edits.push(HeaderEdit::Set(CONTENT_LENGTH, body.len().to_string()));
     edits.extend(headers.into_iter().map(|(name, value)| HeaderEdit::Set(name, value)));
-    ResponseHeadersAction { edits, body: Some(body), is_held: false }
+    ResponseHeadersAction { body: Some(body), ..only_edits(edits) }
 }
 
 /// Replaces an error that Envoy itself sends for a granted request, if it means that no server responded: by `failure`, with its cause.
@@ -468,5 +477,5 @@ fn replace_envoy_error(
     }
     edits.push(HeaderEdit::Set(CONTENT_LENGTH, body.len().to_string()));
     edits.extend(headers.into_iter().map(|(name, value)| HeaderEdit::Set(name, value)));
-    ResponseHeadersAction { edits, body: Some(body), is_held: false }
+    ResponseHeadersAction { body: Some(body), ..only_edits(edits) }
 }

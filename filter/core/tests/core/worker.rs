@@ -21,6 +21,7 @@ mod refused_attempts;
 mod repeats;
 mod reported_endpoint;
 mod requeue;
+mod restarts;
 mod rewrite;
 mod roles;
 mod session;

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use super::FilterModules;
 use super::{App, serve};
 use crate::active::envoy_pools::EnvoyPools;
 use crate::active::reload::{self, FlagOverrides, Loaded, Start};
@@ -107,7 +108,7 @@ impl Companion {
             driver,
             history,
             discoveries: States::new(&config, metrics.clone()),
-            module: b"module",
+            filter: FilterModules { wasm: b"module", native: b"code" },
             metrics,
             clock,
             sessions_expected: None,

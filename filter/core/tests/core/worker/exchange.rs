@@ -346,7 +346,7 @@ fn errors_of_envoy_are_replaced_by_penstocks() {
         let mut rig = Rig::connected();
         let sequence = rig.running("m1");
         rig.host.0.insert("response.code_details", details.as_bytes().to_vec());
-        let ResponseHeadersAction { edits, body, is_held: _ } =
+        let ResponseHeadersAction { edits, body, .. } =
             rig.response(sequence, &[(":status", "503"), ("content-type", "text/plain")], false);
         let body: serde_json::Value = serde_json::from_slice(&body.unwrap()).unwrap();
         assert_eq!(body["error"]["code"], code);
