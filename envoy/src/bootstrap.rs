@@ -131,27 +131,44 @@ pub struct Cors {
     pub max_age: Duration,
 }
 
+/// The filter's module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Module {
+    /// What it is.
+    pub code: Code,
+    /// Where it is.
+    pub source: Source,
+}
+
+/// What the filter is compiled to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// WebAssembly, which Envoy runs in a sandbox.
+    Wasm,
+    /// Native code, a dynamic module of Envoy.
+    Native,
+}
+
 /// Where Envoy gets the filter's module.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Module {
-    /// A file of WebAssembly, by its path as Envoy sees it.
+pub enum Source {
+    /// A file, by its path as Envoy sees it. Envoy takes only an absolute one for native code.
     File(PathBuf),
-    /// WebAssembly on an HTTP server. Envoy asks it until it has the module.
-    Remote(RemoteModule),
-    /// A file of native code, a dynamic module, by its path as Envoy sees it. Envoy takes only an absolute one.
-    Native(PathBuf),
-    /// Native code on an HTTP server.
-    RemoteNative(RemoteModule),
+    /// An HTTP server. Envoy asks it until it has the module.
+    Server(RemoteModule),
 }
 
 impl Module {
+    /// A module in a file.
+    #[must_use]
+    pub fn file(code: Code, path: impl Into<PathBuf>) -> Self {
+        Self { code, source: Source::File(path.into()) }
+    }
+
     /// The module is native code.
     #[must_use]
     pub const fn is_native(&self) -> bool {
-        match self {
-            Self::Native(_) | Self::RemoteNative(_) => true,
-            Self::File(_) | Self::Remote(_) => false,
-        }
+        matches!(self.code, Code::Native)
     }
 }
 
@@ -250,11 +267,14 @@ impl Settings {
         self.module.is_native() && self.http_filters.is_empty()
     }
 
-    /// Number of plugin configurations in this Envoy: of the gateway listener, and of the requeue listener or that of streams that are kept alive.
-    /// Each has a root context, and so a session with the companion, on every worker, and as WebAssembly on the main thread.
+    /// Number of plugins in this Envoy: of the gateway listener, of the requeue listener, and of that of streams that are kept alive. As
+    /// WebAssembly the last two, whose configuration is the same, share one. Each has a session with the companion on every worker, and as
+    /// WebAssembly on the main thread.
     #[must_use]
     pub fn plugins(&self) -> u32 {
-        if self.restarts() && self.keep_alive.is_none() { 1 } else { 2 }
+        let requeues = u32::from(!self.restarts());
+        let keeps_alive = u32::from(self.keep_alive.is_some());
+        1 + if self.module.is_native() { requeues + keeps_alive } else { requeues.max(keeps_alive) }
     }
 }
 
@@ -390,7 +410,7 @@ mod tests {
             body_bytes_max: 32 << 20,
             heap_bytes_max: limits::HEAP_BYTES_MAX,
             connections_max: limits::CONNECTIONS_MAX,
-            module: Module::File("/f.wasm".into()),
+            module: Module::file(Code::Wasm, "/f.wasm"),
             plugin: json!({ "companion": COMPANION_CLUSTER }),
             metadata: Vec::new(),
             http_filters: Vec::new(),

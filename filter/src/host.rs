@@ -102,6 +102,13 @@ pub(crate) fn headers(map: Map) -> Vec<u8> {
     owned(|data, size| unsafe { abi::proxy_get_header_map_pairs(map as u32, data, size) }).unwrap_or_default()
 }
 
+pub(crate) fn add_header(map: Map, name: &str, value: &str) {
+    // SAFETY: the host copies both strings before it returns.
+    unsafe {
+        abi::proxy_add_header_map_value(map as u32, name.as_ptr(), name.len(), value.as_ptr(), value.len())
+    };
+}
+
 pub(crate) fn set_header(map: Map, name: &str, value: &str) {
     // SAFETY: the host copies both strings before it returns.
     unsafe {

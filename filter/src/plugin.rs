@@ -328,6 +328,7 @@ pub(crate) fn edit_headers(map: Map, edits: &[HeaderEdit]) {
     for edit in edits {
         match edit {
             HeaderEdit::Remove(name) => host::remove_header(map, name),
+            HeaderEdit::Add(name, value) => host::add_header(map, name, value),
             HeaderEdit::Set(name, value) => host::set_header(map, name, value),
             HeaderEdit::SetStatic(name, value) => host::set_header(map, name, value),
             HeaderEdit::SetProperty(name, value) => host::set_property(name, value),

@@ -1,4 +1,4 @@
-//! The `penstock` binary: built once per test process, with the test's profile and target folder. Cargo holds no lock while tests
+//! What tests run: built once per test process, with the test's profile and target folder. Cargo holds no lock while tests
 //! run, so a test can call it.
 
 use std::path::{Path, PathBuf};
@@ -44,28 +44,48 @@ pub fn penstock() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
         let folder = profile_folder();
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut build = Command::new(cargo);
         // `--workspace` with one binary: the same features of shared dependencies as in `cargo test --workspace`.
-        build.args(["build", "--quiet", "--workspace", "--bin", "penstock", "--target-dir"]);
-        // Cargo's variables for this test must not reach the build: a build script that reads them, as ring's does, would run again,
-        // and every dependent crate would be rebuilt, now and at the next `cargo test`.
-        for (name, _) in std::env::vars_os() {
-            let text = name.to_string_lossy();
-            if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") || text == "OUT_DIR" {
-                build.env_remove(&name);
-            }
-        }
-        build.arg(target_folder()).current_dir(workspace()).stdin(Stdio::null());
+        let mut build = cargo_build(&["--workspace", "--bin", "penstock"], &target_folder());
         if folder.ends_with("release") {
             build.arg("--release");
         }
-        let built = build.output().expect("cargo runs");
-        assert!(
-            built.status.success(),
-            "penstock doesn't build:\n{}",
-            String::from_utf8_lossy(&built.stderr)
-        );
+        run(build);
         folder.join("penstock")
     })
+}
+
+/// The path of the native filter whose hooks panic when a request asks for it.
+///
+/// # Panics
+/// If it does not compile.
+pub fn panicking_filter() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        // In a folder of its own: it must not replace the module that other tests load.
+        let target = target_folder().join("panicking-filter");
+        run(cargo_build(&["--package", "penstock-filter-native", "--features", "panics"], &target));
+        target.join("debug/libpenstock_filter_native.so")
+    })
+}
+
+fn cargo_build(what: &[&str], target: &Path) -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.args(["build", "--quiet"]).args(what).arg("--target-dir").arg(target);
+    // Cargo's variables for this test must not reach the build: a build script that reads them, as ring's does, would run again,
+    // and every dependent crate would be rebuilt, now and at the next `cargo test`.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") || text == "OUT_DIR" {
+            build.env_remove(&name);
+        }
+    }
+    build.current_dir(workspace()).stdin(Stdio::null());
+    build
+}
+
+fn run(mut build: Command) {
+    let built = build.output().expect("cargo runs");
+    let said = String::from_utf8_lossy(&built.stderr);
+    assert!(built.status.success(), "{build:?} fails:\n{said}");
 }

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::Command;
 
+use crate::gateway::is_native;
 use crate::pages::Pages;
 use crate::process::Process;
 use crate::wait::{soon, until};
@@ -18,13 +19,31 @@ use crate::{Companion, binary};
 
 /// Worker threads of each Envoy.
 pub const WORKERS: usize = 2;
-/// Sessions of one plugin configuration: one per worker, and one of the main thread.
-pub const SESSIONS: usize = WORKERS + 1;
-/// Sessions of one Envoy: those of the gateway's listener and of the internal requeue listener.
-pub const SESSIONS_IN_ALL: usize = 2 * SESSIONS;
 
-/// The plugin inside the filter, as a JSON pointer.
+/// Sessions of an Envoy with the filter as WebAssembly: one per worker and one of the main thread, for the gateway's listener and for the
+/// internal requeue listener.
+pub const WASM_SESSIONS: usize = 2 * (WORKERS + 1);
+/// Sessions of an Envoy with the filter as native code: one per worker.
+pub const NATIVE_SESSIONS: usize = WORKERS;
+
+/// Sessions of one plugin configuration.
+#[must_use]
+pub fn sessions() -> usize {
+    if is_native() { NATIVE_SESSIONS } else { WASM_SESSIONS / 2 }
+}
+
+/// Sessions of one Envoy.
+#[must_use]
+pub fn sessions_in_all() -> usize {
+    if is_native() { NATIVE_SESSIONS } else { WASM_SESSIONS }
+}
+
+/// The value of `--filter` for WebAssembly, whatever the other Envoys run.
+pub const WASM: &str = "wasm";
+
+/// The plugin inside the filter, as a JSON pointer: as WebAssembly, and as native code, where it has only its configuration.
 const PLUGIN: &str = "/typed_config/config";
+const NATIVE_PLUGIN: &str = "/typed_config/filter_config";
 /// The plugin inside the router's log of attempts, as a JSON pointer.
 const ATTEMPTS: &str = "/typed_config/upstream_log/0/typed_config/config";
 
@@ -47,13 +66,14 @@ impl Envoy {
         Self::with_filter(companion, node, None).await
     }
 
-    /// [`Self::start`] with another filter module.
+    /// [`Self::start`] with another filter module; one of native code has the extension `.so`.
     ///
     /// # Panics
     /// With its log, if it does not start.
     pub async fn with_filter(companion: &Companion, node: &str, module: Option<&Path>) -> Self {
         let envoy = Self::alone(companion, node, module, |_| ()).await;
-        companion.sessions(node, SESSIONS_IN_ALL).await;
+        let is_native = module.map_or_else(is_native, |module| module.extension() == Some("so".as_ref()));
+        companion.sessions(node, if is_native { NATIVE_SESSIONS } else { WASM_SESSIONS }).await;
         envoy
     }
 
@@ -92,7 +112,7 @@ impl Envoy {
         let flags = ["--envoy".as_ref(), endpoints.as_os_str()];
         let bootstrap = bootstrap_with(companion.config(), node, &flags).await;
         let envoy = Self::with_bootstrap(bootstrap, |_| ()).await;
-        companion.sessions(node, SESSIONS_IN_ALL).await;
+        companion.sessions(node, sessions_in_all()).await;
         envoy
     }
 
@@ -105,7 +125,7 @@ impl Envoy {
         let flags = ["--open-files".as_ref(), open_files.as_ref()];
         let bootstrap = bootstrap_with(companion.config(), node, &flags).await;
         let envoy = Self::with_bootstrap(bootstrap, |_| ()).await;
-        companion.sessions(node, SESSIONS_IN_ALL).await;
+        companion.sessions(node, sessions_in_all()).await;
         envoy
     }
 
@@ -115,8 +135,9 @@ impl Envoy {
     /// With its log, if it does not start.
     pub async fn fetching(companion: &Companion, node: &str, sha256: &str) -> Self {
         let mut bootstrap = bootstrap(companion.config(), node, None).await;
+        let file = if is_native() { "penstock.so" } else { "penstock.wasm" };
         let remote = json!({
-            "http_uri": {"uri": "http://companion/penstock.wasm", "cluster": "module", "timeout": "10s"},
+            "http_uri": {"uri": format!("http://companion/{file}"), "cluster": "module", "timeout": "10s"},
             "sha256": sha256,
         });
         replace_code(&mut bootstrap, &json!({ "remote": remote }));
@@ -128,7 +149,7 @@ impl Envoy {
             "load_assignment": {"cluster_name": "module", "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}]},
         }));
         let envoy = Self::with_bootstrap(bootstrap, |_| ()).await;
-        companion.sessions(node, SESSIONS_IN_ALL).await;
+        companion.sessions(node, sessions_in_all()).await;
         envoy
     }
 
@@ -183,20 +204,24 @@ impl Envoy {
         format!("http://{}{path}", self.gateway)
     }
 
-    /// Changes the listener's plugin configuration, which makes a new root context in the same VM.
+    /// Changes the listener's plugin configuration, which makes a new root context in the same VM, or natively a new one with sessions of its own.
     pub fn reconfigure(&mut self, edit: impl FnOnce(&mut Value)) {
         change_plugin(&mut self.listener, edit);
         self.publish();
     }
 
-    /// Changes the VM configuration, which makes a new VM with the same id and so with the same shared data.
+    /// Has Envoy make the filter anew: as WebAssembly in a new VM with the same id and so with the same shared data.
     pub fn reload(&mut self) {
-        let vm = http_filter(&mut self.listener, "penstock").pointer_mut(&format!("{PLUGIN}/vm_config"));
-        let change = json!({
-            "@type": "type.googleapis.com/google.protobuf.StringValue",
-            "value": format!("change {}", self.changes),
-        });
-        vm.expect("the filter's VM")["configuration"] = change;
+        let change = format!("change {}", self.changes);
+        if let Some(vm) =
+            http_filter(&mut self.listener, "penstock").pointer_mut(&format!("{PLUGIN}/vm_config"))
+        {
+            vm["configuration"] =
+                json!({ "@type": "type.googleapis.com/google.protobuf.StringValue", "value": change });
+        } else {
+            // Any change of a listener makes its native filters anew.
+            self.listener["metadata"] = json!({ "filter_metadata": { "test": { "change": change } } });
+        }
         self.publish();
     }
 
@@ -204,9 +229,10 @@ impl Envoy {
     fn publish(&mut self) {
         self.changes += 1;
         // The log of attempts belongs to the filter's plugin only while both have the same configuration.
-        let plugin = http_filter(&mut self.listener, "penstock").pointer(PLUGIN).cloned();
-        let log = http_filter(&mut self.listener, "envoy.filters.http.router").pointer_mut(ATTEMPTS);
-        *log.expect("the log's plugin") = plugin.expect("the filter's plugin");
+        if let Some(plugin) = http_filter(&mut self.listener, "penstock").pointer(PLUGIN).cloned() {
+            let log = http_filter(&mut self.listener, "envoy.filters.http.router").pointer_mut(ATTEMPTS);
+            *log.expect("the log's plugin") = plugin;
+        }
         let mut listener = json!({"@type": "type.googleapis.com/envoy.config.listener.v3.Listener"});
         for (key, value) in self.listener.as_object().expect("a listener") {
             listener[key] = value.clone();
@@ -254,7 +280,11 @@ impl Envoy {
         .await;
     }
 
-    async fn stats(&self, filter: &str) -> Result<String, String> {
+    /// The counters and gauges whose names match.
+    ///
+    /// # Errors
+    /// Without an answer of Envoy.
+    pub async fn stats(&self, filter: &str) -> Result<String, String> {
         let page = self.admin()?.get(&format!("/stats?filter={filter}")).await?;
         Ok(page.text())
     }
@@ -294,6 +324,9 @@ fn replace_code(value: &mut Value, code: &Value) {
             if map.contains_key("runtime") && map.contains_key("code") {
                 map.insert("code".into(), code.clone());
             }
+            if map.contains_key("do_not_close") {
+                map.insert("module".into(), code.clone());
+            }
             map.values_mut().for_each(|value| replace_code(value, code));
         }
         Value::Array(list) => list.iter_mut().for_each(|value| replace_code(value, code)),
@@ -314,8 +347,13 @@ fn http_filter<'a>(listener: &'a mut Value, name: &str) -> &'a mut Value {
 }
 
 fn change_plugin(listener: &mut Value, edit: impl FnOnce(&mut Value)) {
-    let place = http_filter(listener, "penstock").pointer_mut(&format!("{PLUGIN}/configuration/value"));
-    let place = place.expect("the plugin configuration");
+    let filter = http_filter(listener, "penstock");
+    let pointer = if filter.pointer(NATIVE_PLUGIN).is_some() {
+        format!("{NATIVE_PLUGIN}/value")
+    } else {
+        format!("{PLUGIN}/configuration/value")
+    };
+    let place = filter.pointer_mut(&pointer).expect("the plugin configuration");
     let text = place.as_str().expect("the configuration is text");
     let mut plugin = serde_json::from_str(text).expect("it is JSON");
     edit(&mut plugin);
@@ -333,6 +371,9 @@ async fn bootstrap(config: &Path, node: &str, module: Option<&Path>) -> Value {
 async fn bootstrap_with(config: &Path, node: &str, flags: &[&OsStr]) -> Value {
     let mut command = Command::new(binary::penstock());
     command.arg("envoy-config").arg("--config").arg(config);
+    if is_native() && !flags.contains(&"--filter".as_ref()) {
+        command.args(["--filter", "native"]);
+    }
     command.args(["--node", node]).args(flags);
     command.current_dir(binary::workspace());
     let printed = soon("a bootstrap", command.output()).await.expect("penstock runs");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::envoy::SESSIONS_IN_ALL;
+use crate::envoy::sessions_in_all;
 use crate::gateway::pool;
 use crate::replicas::Replicas;
 use crate::upstream::Gate;
@@ -68,7 +68,7 @@ impl Scene {
         let mut crowd = ClientGroup::default();
         for (node, clients) in [("one", 1 + FLOWS / 2), ("two", FLOWS / 2)] {
             let envoy = Envoy::alone(&replicas.companions[leader], node, None, |_| ()).await;
-            replicas.companions[leader].sessions(node, SESSIONS_IN_ALL).await;
+            replicas.companions[leader].sessions(node, sessions_in_all()).await;
             crowd.join(&envoy, clients).await;
             envoys.push(envoy);
         }

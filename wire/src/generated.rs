@@ -119,7 +119,7 @@ pub struct Hello {
     /// 64 random bits that identify the Envoy process, the same for all its workers; 0: unknown.
     #[prost(fixed64, tag = "12")]
     pub envoy: u64,
-    /// This Envoy has no requeue listener: a grant names fallbacks instead.
+    /// This filter can't queue a request again, so a grant names fallbacks instead.
     #[prost(bool, tag = "13")]
     pub no_requeue: bool,
     /// The highest term that the filter has accepted in a `HelloAck`.
@@ -724,7 +724,7 @@ pub struct Grant {
     pub sequence: u64,
     #[prost(string, tag = "2")]
     pub pool: ::prost::alloc::string::String,
-    /// The endpoints to try, in order: one where the Envoy has a requeue listener.
+    /// The endpoints to try, in order: one where the filter can queue the request again.
     #[prost(string, repeated, tag = "3")]
     pub endpoints: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, tag = "4")]

@@ -70,7 +70,7 @@ impl EnvoyId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) envoy: EnvoyId,
-    /// The filter can requeue a request: its Envoy has a requeue listener.
+    /// The filter queues a request again that no server took: its Envoy has a requeue listener or restarts the stream.
     pub(crate) can_requeue: bool,
 }
 

@@ -16,8 +16,8 @@ pub(crate) struct RootContext {
     /// Envoy's node name.
     pub(crate) node: Box<str>,
     pub(crate) envoy: EnvoyId,
-    /// The root context's Envoy has a requeue listener.
-    pub(crate) has_requeue_listener: bool,
+    /// As [`Peer::can_requeue`].
+    pub(crate) can_requeue: bool,
     /// The time at which its last stream ended, while it is orphaned.
     pub(crate) orphaned_since: Option<Instant>,
     /// Digest of the endpoints that it knew when its session opened, or that were sent then.
@@ -41,7 +41,7 @@ impl RootContext {
             stream: 0,
             node: Box::default(),
             envoy,
-            has_requeue_listener: false,
+            can_requeue: false,
             orphaned_since: None,
             endpoints_digest: 0,
             followed_at: Instant::ZERO,
@@ -56,7 +56,7 @@ impl RootContext {
     }
 
     pub(crate) const fn peer(&self) -> Peer {
-        Peer { envoy: self.envoy, can_requeue: self.has_requeue_listener }
+        Peer { envoy: self.envoy, can_requeue: self.can_requeue }
     }
 
     /// The root context's requests in the order of their ids, which is the order in which they came.

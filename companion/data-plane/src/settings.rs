@@ -143,6 +143,8 @@ fn absolute(path: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use penstock_envoy::bootstrap::Code;
+
     use super::*;
 
     const TWO: &str = "
@@ -157,7 +159,7 @@ pools:
     #[test]
     fn settings_follow_the_configuration() {
         let config = Config::parse(TWO, "f.yaml").expect("valid");
-        let settings = settings(&config, "n", Module::File("/f.wasm".into()), false);
+        let settings = settings(&config, "n", Module::file(Code::Wasm, "/f.wasm"), false);
         assert_eq!(settings.companions, Companions::One(Address::Unix("/run/penstock.sock".into())));
         let tls = settings.tls.expect("given");
         assert_eq!((tls.cert, tls.key), ("/etc/c.pem".into(), PathBuf::from("/etc/k.pem")));
@@ -177,7 +179,7 @@ pools:
                  pools: [{{name: a, endpoints: {{static: ['127.0.0.1:1']}}}}]"
             );
             let config = Config::parse(&text, "f.yaml").expect("valid");
-            settings(&config, "n", Module::File("/f.wasm".into()), false).companions
+            settings(&config, "n", Module::file(Code::Wasm, "/f.wasm"), false).companions
         };
         let both = ["127.0.0.1:9190", "127.0.0.1:9290"].map(|address| address.parse().expect("an address"));
         assert_eq!(companions("['127.0.0.1:9190', '127.0.0.1:9290']"), Companions::List(both.to_vec()));

@@ -21,7 +21,7 @@ use penstock_errors::Failure;
 use penstock_filter_module as filter_module;
 use siphasher::sip::SipHasher13;
 
-use crate::flags::{Filter, HostPort, module, named_module};
+use crate::flags::{Filter, HostPort, code, named_module};
 use crate::{http_filters, process_limits};
 
 /// The file that names the certificate for clients, in the folder of `--envoy`.
@@ -145,7 +145,7 @@ pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
             (named_module(&path), "is the file of --filter; write it with `penstock filter --out PATH`")
         }
         Filter::Own(kind) => (
-            module(kind, kind.cached_in(&find::user_cache_dir())?),
+            bootstrap::Module::file(code(kind), kind.cached_in(&find::user_cache_dir())?),
             "was written into this user's cache directory; for another machine, give its path with --filter",
         ),
     };

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use penstock_envoy::bootstrap::{Address, Companions, Module};
+use penstock_envoy::bootstrap::{Address, Code, Companions, Module};
 use penstock_envoy::gateway_resources::Listener;
 use penstock_filter_module::Kind;
 
@@ -36,18 +36,18 @@ impl FromStr for Filter {
     }
 }
 
-/// A file with a module of this kind.
-pub(crate) fn module(kind: Kind, path: PathBuf) -> Module {
+/// What Envoy does with a module of this kind.
+pub(crate) const fn code(kind: Kind) -> Code {
     match kind {
-        Kind::Wasm => Module::File(path),
-        Kind::Native => Module::Native(path),
+        Kind::Wasm => Code::Wasm,
+        Kind::Native => Code::Native,
     }
 }
 
 /// A module's file, whose name tells its kind: the name of a native module ends with `.so`.
 pub(crate) fn named_module(path: &Path) -> Module {
     let is_native = path.extension().is_some_and(|extension| extension == "so");
-    module(if is_native { Kind::Native } else { Kind::Wasm }, path.to_owned())
+    Module::file(if is_native { Code::Native } else { Code::Wasm }, path)
 }
 
 /// `NAMESPACE/NAME` of a Gateway.

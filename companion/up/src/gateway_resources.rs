@@ -12,7 +12,7 @@ use clap::ValueEnum as _;
 use penstock_config::{self as config, Config, Discovery, Environment, KubernetesObject};
 use penstock_data_plane::settings::{settings, upstream};
 use penstock_data_plane::traces;
-use penstock_envoy::bootstrap::{Address, Companions, Module, RemoteModule, Settings};
+use penstock_envoy::bootstrap::{Address, Code, Companions, Module, RemoteModule, Settings, Source};
 use penstock_envoy::gateway_resources::{self, Gateway, Listener, Pool, Servers};
 use penstock_envoy::yaml;
 use penstock_errors::Failure;
@@ -345,12 +345,9 @@ fn reachable(address: &config::Address) -> Result<SocketAddr, String> {
 fn module(args: &Args, config: &Config) -> Result<Module, Error> {
     let bytes = args.filter.bytes()?;
     let path = module_path(args.filter);
-    let remote = |host: String, port, path| {
-        let module = RemoteModule { host, port, path, sha256: filter_module::sha256(bytes) };
-        match args.filter {
-            filter_module::Kind::Wasm => Module::Remote(module),
-            filter_module::Kind::Native => Module::RemoteNative(module),
-        }
+    let remote = |host, port, path| {
+        let source = Source::Server(RemoteModule { host, port, path, sha256: filter_module::sha256(bytes) });
+        Module { code: flags::code(args.filter), source }
     };
     let Some(url) = &args.module else {
         let address =
@@ -361,7 +358,7 @@ fn module(args: &Args, config: &Config) -> Result<Module, Error> {
         && url.scheme() == "file"
         && let Ok(file) = url.to_file_path()
     {
-        return Ok(Module::Native(file));
+        return Ok(Module::file(Code::Native, file));
     }
     let host = url.host_str().filter(|_| {
         url.scheme() == "http"
@@ -387,11 +384,11 @@ fn without_password(url: &url::Url) -> String {
 /// What a reader of the resources must know.
 fn note(args: &Args, config: &Config, settings: &Settings) -> String {
     let companions = &settings.companions;
-    let (place, is_local) = match &settings.module {
-        Module::File(path) | Module::Native(path) => (path.display().to_string(), false),
-        Module::Remote(module) | Module::RemoteNative(module) => {
-            let is_local = module.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-            (format!("{}:{}", module.host, module.port), is_local)
+    let (place, is_on_loopback) = match &settings.module.source {
+        Source::File(path) => (path.display().to_string(), false),
+        Source::Server(module) => {
+            let is_on_loopback = module.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+            (format!("{}:{}", module.host, module.port), is_on_loopback)
         }
     };
     let Args { gateway, config: file, .. } = args;
@@ -448,7 +445,7 @@ fn note(args: &Args, config: &Config, settings: &Settings) -> String {
             files.join(", ")
         ));
     }
-    if is_loopback(companions) || is_local {
+    if is_loopback(companions) || is_on_loopback {
         add(
             "An address on loopback is reached only by an Envoy on the same machine: see --companion and --module.",
         );

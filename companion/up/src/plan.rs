@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use super::companions::{self, Companion, Etcd, Lease};
 use super::{Error, Options, backend};
 use crate::envoy_config::HEAP_MIN;
-use crate::flags::module;
+use crate::flags::code;
 use crate::{certificate_files, http_filters, process_limits};
 use penstock_envoy::ports::Ports;
 
@@ -181,7 +181,7 @@ fn write_bootstrap(
     let mut settings = settings(
         config,
         "up",
-        module(options.filter, filter),
+        bootstrap::Module::file(code(options.filter), filter),
         traces::are_on(|name| options.environment.opentelemetry(name)),
     );
     settings.http_filters = http_filters::read_all(&options.http_filters)?;

@@ -1,6 +1,6 @@
-//! The two listeners. Clients connect to the gateway listener, with HTTP/1.1 or h2c on one port. The requeue listener is
-//! internal to Envoy, for requests that no server of their list accepted. Both have Penstock's filter and the router; the
-//! gateway listener has the user's further filters first.
+//! The listeners. Clients connect to the gateway listener, with HTTP/1.1 or h2c on one port. The requeue listener is
+//! internal to Envoy, for requests that no server of their list accepted; an Envoy whose filter restarts streams has none. Both have
+//! Penstock's filter and the router; the gateway listener has the user's further filters first.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -34,7 +34,7 @@ pub(crate) struct Place {
     pub(crate) routes_requeue: bool,
 }
 
-/// The filter at a listener for clients, in an Envoy with a requeue listener.
+/// The filter at a listener for clients. [`plugin`] leaves out what a filter that restarts streams doesn't need.
 const ENTRY: Place = Place { requeue: true, reenters: false, routes_requeue: true };
 
 pub(super) fn gateway(settings: &Settings) -> Value {

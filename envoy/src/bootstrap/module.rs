@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 
 use super::clusters::{assignment, host};
-use super::{Module, RemoteModule, seconds};
+use super::{Code, Module, RemoteModule, Source, seconds};
 use crate::limits;
 
 /// The cluster of the server of a [`RemoteModule`].
@@ -26,14 +26,14 @@ impl Plugin<'_> {
 
     /// The HTTP filter.
     pub(crate) fn http_filter(&self) -> Value {
-        let typed = match self.code() {
-            Code::Wasm(code) => json!({
+        let typed = match self.module.code {
+            Code::Wasm => json!({
                 "@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
-                "config": self.in_vm(&code),
+                "config": self.in_vm(),
             }),
-            Code::Native(module) => json!({
+            Code::Native => json!({
                 "@type": "type.googleapis.com/envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter",
-                "dynamic_module_config": module,
+                "dynamic_module_config": self.code(),
                 "filter_name": NAME,
                 "filter_config": self.text(),
             }),
@@ -43,19 +43,19 @@ impl Plugin<'_> {
 
     /// An access log that the filter reads.
     pub(super) fn access_log(&self) -> Value {
-        match self.code() {
-            Code::Wasm(code) => json!({
+        match self.module.code {
+            Code::Wasm => json!({
                 "name": "envoy.access_loggers.wasm",
                 "typed_config": {
                     "@type": "type.googleapis.com/envoy.extensions.access_loggers.wasm.v3.WasmAccessLog",
-                    "config": self.in_vm(&code),
+                    "config": self.in_vm(),
                 },
             }),
-            Code::Native(module) => json!({
+            Code::Native => json!({
                 "name": "envoy.access_loggers.dynamic_modules",
                 "typed_config": {
                     "@type": "type.googleapis.com/envoy.extensions.access_loggers.dynamic_modules.v3.DynamicModuleAccessLog",
-                    "dynamic_module_config": module,
+                    "dynamic_module_config": self.code(),
                     "logger_name": NAME,
                     "logger_config": self.text(),
                 },
@@ -68,7 +68,7 @@ impl Plugin<'_> {
     }
 
     /// The configuration of a plugin in a virtual machine.
-    fn in_vm(&self, code: &Value) -> Value {
+    fn in_vm(&self) -> Value {
         json!({
             "name": NAME,
             "root_id": NAME,
@@ -76,35 +76,27 @@ impl Plugin<'_> {
             // Required to pause a stream at its headers.
             "allow_on_headers_stop_iteration": true,
             // Both listeners share one VM on each worker, with a root context for each configuration.
-            "vm_config": { "vm_id": NAME, "runtime": "envoy.wasm.runtime.v8", "code": code },
+            "vm_config": { "vm_id": NAME, "runtime": "envoy.wasm.runtime.v8", "code": self.code() },
             "configuration": self.text(),
         })
     }
 
     /// Where Envoy gets the module. It takes no traffic on a listener before it has the module.
-    fn code(&self) -> Code {
-        match self.module {
+    fn code(&self) -> Value {
+        let data = match &self.module.source {
+            Source::File(path) => json!({ "local": { "filename": path } }),
+            Source::Server(module) => remote(module),
+        };
+        match self.module.code {
+            Code::Wasm => data,
             // Unloading code that has run threads is never safe.
-            Module::Native(path) => {
-                Code::Native(json!({ "module": { "local": { "filename": path } }, "do_not_close": true }))
-            }
-            Module::RemoteNative(module) => {
-                Code::Native(json!({ "module": remote(module), "do_not_close": true }))
-            }
-            Module::File(path) => Code::Wasm(json!({ "local": { "filename": path } })),
-            Module::Remote(module) => Code::Wasm(remote(module)),
+            Code::Native => json!({ "module": data, "do_not_close": true }),
         }
     }
 }
 
 /// The name of the plugin, of its filter and of its virtual machine.
 pub(crate) const NAME: &str = "penstock";
-
-/// A module as Envoy's configuration has it.
-enum Code {
-    Wasm(Value),
-    Native(Value),
-}
 
 fn remote(module: &RemoteModule) -> Value {
     json!({ "remote": {
@@ -132,9 +124,7 @@ pub(crate) fn url(module: &RemoteModule) -> String {
 
 /// The cluster from which Envoy fetches the module; `None`: it reads a file.
 pub(crate) fn cluster(module: &Module) -> Option<Value> {
-    let (Module::Remote(module) | Module::RemoteNative(module)) = module else {
-        return None;
-    };
+    let Source::Server(module) = &module.source else { return None };
     let address = json!({ "socket_address": { "address": module.host, "port_value": module.port } });
     let is_address = module.host.parse::<IpAddr>().is_ok();
     Some(json!({

@@ -16,6 +16,8 @@
 //! the route `routed`: it has the conditions of the retry itself, and its host after the list is the requeue listener. Each header
 //! that says so instead costs 8,000 instructions. For other grants the filter sets those headers, and a list that ends with the
 //! requeue listener: in a header of its own, which the cluster removes, so that a server sees only servers in the header that it reads.
+//!
+//! Where the filter restarts streams ([`Settings::restarts`]), there is neither that listener nor that route.
 
 use penstock_wire::names::{
     ENDPOINT_HEADER, KEEP_ALIVE_HEADER, POOL_HEADER, REQUEUE_HEADER, REQUEUE_PROPERTY_PREFIX, ROUTE_HEADER,

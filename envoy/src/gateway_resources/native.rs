@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::routes::Routes;
 use super::{GATEWAY_API, Gateway, names, resource};
-use crate::bootstrap::{self, Module, Place, Settings, plugin};
+use crate::bootstrap::{self, Place, Settings, Source, plugin};
 
 /// A listener for clients, in an Envoy whose filter restarts streams.
 const PLACE: Place = Place { requeue: false, reenters: false, routes_requeue: false };
@@ -26,12 +26,12 @@ pub(super) fn extension(settings: &Settings, gateway: &Gateway, routes: &Routes)
 
 /// The module, and the cluster of the companions in Envoy's bootstrap.
 pub(super) fn proxy(settings: &Settings, gateway: &Gateway) -> Value {
-    let source = match &settings.module {
-        Module::Remote(module) | Module::RemoteNative(module) => json!({
+    let source = match &settings.module.source {
+        Source::Server(module) => json!({
             "type": "Remote",
             "remote": { "url": bootstrap::module_url(module), "sha256": module.sha256 },
         }),
-        Module::File(path) | Module::Native(path) => json!({ "type": "Local", "local": { "path": path } }),
+        Source::File(path) => json!({ "type": "Local", "local": { "path": path } }),
     };
     let clusters = json!({ "static_resources": { "clusters": [bootstrap::companion_cluster(settings)] } });
     let spec = json!({

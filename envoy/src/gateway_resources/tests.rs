@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::bootstrap::{Address, Companions, Module, RemoteModule};
+use crate::bootstrap::{Address, Code, Companions, Module, RemoteModule, Source};
 use crate::limits;
 
 const POOLS_PER_ROUTE: usize = 7;
@@ -26,12 +26,15 @@ fn settings() -> Settings {
         body_bytes_max: 1 << 20,
         heap_bytes_max: limits::HEAP_BYTES_MAX,
         connections_max: limits::CONNECTIONS_MAX,
-        module: Module::Remote(RemoteModule {
-            host: "penstock.models".into(),
-            port: 9090,
-            path: "/penstock.wasm".into(),
-            sha256: "ab".repeat(32),
-        }),
+        module: Module {
+            code: Code::Wasm,
+            source: Source::Server(RemoteModule {
+                host: "penstock.models".into(),
+                port: 9090,
+                path: "/penstock.wasm".into(),
+                sha256: "ab".repeat(32),
+            }),
+        },
         plugin: json!({ "companion": "penstock~companion" }),
         metadata: Vec::new(),
         http_filters: Vec::new(),
@@ -264,9 +267,9 @@ fn the_way_to_the_servers_is_in_the_resources() {
 }
 
 fn native_settings() -> Settings {
-    let Module::Remote(mut module) = settings().module else { panic!("a module by HTTP") };
+    let Source::Server(mut module) = settings().module.source else { panic!("a module by HTTP") };
     module.path = "/penstock.so".into();
-    Settings { module: Module::RemoteNative(module), ..settings() }
+    Settings { module: Module { code: Code::Native, source: Source::Server(module) }, ..settings() }
 }
 
 #[test]
@@ -298,7 +301,7 @@ fn the_native_filter_needs_no_patch() {
     assert_eq!(policy["loadBalancer"]["endpointOverride"]["extractFrom"].as_array().map(Vec::len), Some(1));
     assert_eq!(policy["retry"]["retryOn"]["triggers"], json!(["cancelled"]), "a router that keeps the body");
 
-    let file = Settings { module: Module::Native("/lib/penstock.so".into()), ..settings() };
+    let file = Settings { module: Module::file(Code::Native, "/lib/penstock.so"), ..settings() };
     let resources = envoy_gateway(&file, &gateway(false), &pools);
     let source = &only(&resources, "EnvoyProxy")["spec"]["dynamicModules"][0]["source"];
     assert_eq!(*source, json!({ "type": "Local", "local": { "path": "/lib/penstock.so" } }));

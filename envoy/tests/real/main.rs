@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use penstock_envoy::bootstrap::{self, Address, Companions, Module, Pool, Settings};
+use penstock_envoy::bootstrap::{self, Address, Code, Companions, Module, Pool, Settings, Source};
 use penstock_envoy::find::{Found, Search};
 use penstock_envoy::folder::Folder;
 use penstock_envoy::ports::Ports;
@@ -82,7 +82,7 @@ fn settings(dir: &Path, pools: Vec<Pool>) -> Settings {
         body_bytes_max: 1 << 20,
         heap_bytes_max: limits::HEAP_BYTES_MAX,
         connections_max: limits::CONNECTIONS_MAX,
-        module: Module::File(filter),
+        module: Module::file(Code::Wasm, filter),
         plugin: json!({ "companion": bootstrap::COMPANION_CLUSTER }),
         metadata: Vec::new(),
         http_filters: Vec::new(),
@@ -155,7 +155,7 @@ fn bootstrap_is_accepted_with_any_pool_names() {
 fn invalid_module_is_refused_with_envoys_error() {
     let dir = TempDir::new().expect("a folder");
     let settings = settings(dir.path(), vec![]);
-    let Module::File(filter) = &settings.module else {
+    let Source::File(filter) = &settings.module.source else {
         panic!("a file: {:?}", settings.module);
     };
     std::fs::write(filter, "no wasm").expect("written");

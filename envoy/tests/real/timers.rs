@@ -76,7 +76,7 @@ fn documents(dir: &Path) -> Vec<(&'static str, Value)> {
         ("bootstrap with a folder", bootstrap::document(&settings)),
         ("folder", serde_json::from_str(&clusters).expect("JSON")),
     ];
-    settings.module = Module::Remote(bootstrap::RemoteModule {
+    settings.module.source = Source::Server(bootstrap::RemoteModule {
         host: "penstock.models".into(),
         port: 9191,
         path: "/penstock.wasm".into(),

@@ -8,7 +8,7 @@ use core::ops::Range;
 use core::time::Duration;
 use std::sync::Arc;
 
-use penstock_wire::Register;
+use penstock_wire::{AttemptFailed, Register, Running};
 
 pub(crate) use self::granted::{ByCredit, Granted, Held, Response, SilenceLimit, Upstream, is_background};
 use crate::body::BodyScanner;
@@ -54,17 +54,31 @@ pub(crate) struct Exchange {
     pub(crate) phase: Phase,
 }
 
-/// The end of an exchange whose stream was restarted.
+/// An exchange that has ended because its stream is restarted.
 #[derive(Debug)]
 pub(crate) struct Departure {
+    pub(crate) arrived: Instant,
     /// The pool whose session reports it.
     pub(crate) pool: Option<String>,
     pub(crate) register: Register,
     pub(crate) granted: Granted,
+    /// The gateway has asked the server for token counts, and hides them from the client.
+    pub(crate) hides_usage: bool,
+    pub(crate) is_body_edited: bool,
+    /// `None`: no server accepted the request.
+    pub(crate) failed_attempt: Option<AttemptFailed>,
     /// The server of the failed attempt; `None`: Envoy found none.
     pub(crate) endpoint: Option<String>,
     /// How often Envoy sent the request.
     pub(crate) attempts: u32,
+}
+
+impl Departure {
+    /// The entry of the exchange in a Hello: until its end is reported, the request runs.
+    pub(crate) fn running(&self, now: Instant) -> Running {
+        let register = Register { age_us: now.micros_since(self.arrived), ..self.register.clone() };
+        self.granted.running_at(now, self.granted.pool.clone(), self.granted.endpoint.clone(), register)
+    }
 }
 
 /// The phase of an exchange.
@@ -149,7 +163,7 @@ impl Exchange {
         self.model_range = start.saturating_add(added)..end.saturating_add(added);
     }
 
-    /// The failures after which Envoy sends the request again.
+    /// The failures after which the request is sent again, to another endpoint or by the queue.
     pub(crate) fn requeue_on(&self) -> RequeueOn {
         self.pool.as_ref().map_or_else(RequeueOn::default, |pool| pool.requeue_on)
     }

@@ -12,6 +12,8 @@ use crate::headers::Headers;
 pub enum HeaderEdit {
     /// Remove all headers of this name.
     Remove(Cow<'static, str>),
+    /// Add a header of this name, which the map doesn't have: hosts add for less than they replace.
+    Add(&'static str, String),
     /// Replace all headers of this name by one with this value.
     Set(&'static str, String),
     /// Replace all headers of this name by one with this constant.
@@ -66,6 +68,11 @@ const RESPONSE_HEADERS: [&str; 6] = [
     names::SERVED_AGAIN_HEADER,
     names::STATUS_HEADER,
 ];
+
+/// The edit that gives a header this value. `headers`: the map as it is.
+pub(crate) fn put(headers: Headers<'_>, name: &'static str, value: String) -> HeaderEdit {
+    if headers.get(name).is_none() { HeaderEdit::Add(name, value) } else { HeaderEdit::Set(name, value) }
+}
 
 /// The removals from a request. A queued request also loses `accept-encoding`, because the filter can't read the token
 /// counts of a compressed response.

@@ -1,62 +1,83 @@
-//! A header map in the host's serialized form, read in place.
+//! A header map as the host gives it, read in place.
 //!
-//! One host call fetches the whole map, which costs about as much as fetching two single headers. The format is
+//! In WebAssembly one host call fetches the whole map, which costs about as much as fetching two single headers. The format is
 //! proxy-wasm's: a count, then the two lengths of each pair, then the pairs, each string followed by a zero byte. All
-//! numbers have 32 bits, little endian. A malformed buffer ends the map early; it is no error.
+//! numbers have 32 bits, little endian. A malformed buffer ends the map early; it is no error. A native host has the strings in
+//! memory.
 
 /// The headers of a request or of a response; names are in lower case, pseudo-headers included.
 #[derive(Clone, Copy, Debug)]
 pub struct Headers<'a> {
-    lengths: &'a [u8],
-    text: &'a [u8],
+    pairs: Pairs<'a>,
     /// One bit for each name length that occurs, modulo 64.
     name_lengths: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Pairs<'a> {
+    Serialized(Serialized<'a>),
+    Slices(&'a [Pair<'a>]),
+}
+
+/// A name and its value.
+pub type Pair<'a> = (&'a [u8], &'a [u8]);
+
+#[derive(Clone, Copy, Debug)]
+struct Serialized<'a> {
+    lengths: &'a [u8],
+    text: &'a [u8],
 }
 
 impl<'a> Headers<'a> {
     /// Reads the host's serialized map. A malformed map is empty.
     #[must_use]
     pub fn new(map: &'a [u8]) -> Self {
-        let empty = Self { lengths: &[], text: &[], name_lengths: 0 };
-        let Some((count, rest)) = map.split_first_chunk::<4>() else {
-            return empty;
-        };
-        let bytes = usize::try_from(u32::from_le_bytes(*count)).ok().and_then(|count| count.checked_mul(8));
-        match bytes.and_then(|bytes| rest.split_at_checked(bytes)) {
-            Some((lengths, text)) => {
-                let mut name_lengths = 0;
-                for [[length, ..], _] in lengths.as_chunks::<4>().0.as_chunks::<2>().0 {
-                    name_lengths |= bit(usize::from(*length));
-                }
-                Self { lengths, text, name_lengths }
-            }
-            None => empty,
-        }
+        let serialized = Serialized::new(map).unwrap_or(Serialized { lengths: &[], text: &[] });
+        let lengths = serialized.lengths.as_chunks::<4>().0.as_chunks::<2>().0.iter();
+        let lengths = lengths.map(|[[length, ..], _]| bit(usize::from(*length)));
+        Self { pairs: Pairs::Serialized(serialized), name_lengths: lengths.fold(0, |bits, bit| bits | bit) }
+    }
+
+    /// The map of these pairs.
+    #[must_use]
+    pub fn of_pairs(pairs: &'a [Pair<'a>]) -> Self {
+        let name_lengths = pairs.iter().fold(0, |bits, (name, _)| bits | bit(name.len()));
+        Self { pairs: Pairs::Slices(pairs), name_lengths }
     }
 
     /// How many headers there are.
     #[must_use]
     pub const fn count(self) -> usize {
-        self.lengths.len() / 8
+        match self.pairs {
+            Pairs::Serialized(map) => map.count(),
+            Pairs::Slices(pairs) => pairs.len(),
+        }
     }
 
     /// Bytes of all names and values.
     #[must_use]
-    pub const fn bytes(self) -> usize {
-        // Each string is followed by a zero byte.
-        self.text.len().saturating_sub(self.count().saturating_mul(2))
+    pub fn bytes(self) -> usize {
+        match self.pairs {
+            // Each string is followed by a zero byte.
+            Pairs::Serialized(map) => map.text.len().saturating_sub(map.count().saturating_mul(2)),
+            Pairs::Slices(pairs) => {
+                let bytes = |(name, value): &Pair<'_>| name.len().saturating_add(value.len());
+                pairs.iter().map(bytes).fold(0, usize::saturating_add)
+            }
+        }
     }
 
     /// All pairs, in order.
-    pub fn iter(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
-        let mut text = self.text;
-        self.lengths
-            .as_chunks::<4>()
-            .0
-            .as_chunks::<2>()
-            .0
-            .iter()
-            .map_while(move |[name, value]| Some((take(&mut text, *name)?, take(&mut text, *value)?)))
+    pub fn iter(self) -> impl Iterator<Item = Pair<'a>> {
+        let mut rest = self.pairs;
+        core::iter::from_fn(move || match &mut rest {
+            Pairs::Serialized(map) => map.next(),
+            Pairs::Slices(pairs) => {
+                let (pair, rest) = pairs.split_first()?;
+                *pairs = rest;
+                Some(*pair)
+            }
+        })
     }
 
     /// The first value under `name`.
@@ -66,19 +87,12 @@ impl<'a> Headers<'a> {
         if self.name_lengths & bit(name.len()) == 0 {
             return None;
         }
-        let mut start: usize = 0;
-        for [key, value] in self.lengths.as_chunks::<4>().0.as_chunks::<2>().0 {
-            let [key, value] = [length(*key)?, length(*value)?];
-            let key_end = start.saturating_add(key);
-            let begin = key_end.saturating_add(1);
-            let end = begin.saturating_add(value);
-            if key == name.len() && self.text.get(start..key_end)? == name.as_bytes() {
-                // The range includes the zero byte after the value.
-                return self.text.get(begin..=end)?.split_last().map(|(_, value)| value);
+        match self.pairs {
+            Pairs::Serialized(map) => map.get(name),
+            Pairs::Slices(pairs) => {
+                pairs.iter().find(|(key, _)| *key == name.as_bytes()).map(|(_, value)| *value)
             }
-            start = end.saturating_add(1);
         }
-        None
     }
 
     /// The first value under `name` as trimmed text of at most `limit` bytes; `None` if that is empty.
@@ -96,6 +110,43 @@ impl<'a> Headers<'a> {
             .filter_map(|entry| bounded(entry, entry_bytes))
             .take(entries)
             .collect()
+    }
+}
+
+impl<'a> Serialized<'a> {
+    fn new(map: &'a [u8]) -> Option<Self> {
+        let (count, rest) = map.split_first_chunk::<4>()?;
+        let bytes = usize::try_from(u32::from_le_bytes(*count)).ok()?.checked_mul(8)?;
+        let (lengths, text) = rest.split_at_checked(bytes)?;
+        Some(Self { lengths, text })
+    }
+
+    const fn count(self) -> usize {
+        self.lengths.len() / 8
+    }
+
+    /// Takes the first pair off.
+    fn next(&mut self) -> Option<Pair<'a>> {
+        let (name, rest) = self.lengths.split_first_chunk()?;
+        let (value, rest) = rest.split_first_chunk()?;
+        self.lengths = rest;
+        Some((take(&mut self.text, *name)?, take(&mut self.text, *value)?))
+    }
+
+    fn get(self, name: &str) -> Option<&'a [u8]> {
+        let mut start: usize = 0;
+        for [key, value] in self.lengths.as_chunks::<4>().0.as_chunks::<2>().0 {
+            let [key, value] = [length(*key)?, length(*value)?];
+            let key_end = start.saturating_add(key);
+            let begin = key_end.saturating_add(1);
+            let end = begin.saturating_add(value);
+            if key == name.len() && self.text.get(start..key_end)? == name.as_bytes() {
+                // The range includes the zero byte after the value.
+                return self.text.get(begin..=end)?.split_last().map(|(_, value)| value);
+            }
+            start = end.saturating_add(1);
+        }
+        None
     }
 }
 

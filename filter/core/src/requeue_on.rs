@@ -1,4 +1,5 @@
-//! The failures after which Envoy sends a request to the next address of its list: another endpoint, or the requeue listener.
+//! The failures after which a request goes to the next endpoint of its list and then back to the queue: through the requeue listener, or because
+//! the host restarts its stream.
 //!
 //! Envoy takes them, and the number of its attempts, from request headers, which its router removes. The routes of granted
 //! requests name none by themselves, so these headers are all that counts.
@@ -74,17 +75,17 @@ impl RequeueOn {
         self.connect && self.reset && self.statuses == LISTED
     }
 
-    /// No server accepted the request.
+    /// The request is queued again if no server accepts it.
     pub(crate) const fn covers_refusal(self) -> bool {
         self.connect || self.reset
     }
 
-    /// A server cut the connection, or was silent for too long.
+    /// The request is queued again if a server cuts the connection, or is silent for too long.
     pub(crate) const fn covers_reset(self) -> bool {
         self.reset
     }
 
-    /// A response with this status makes Envoy send the request again.
+    /// The request is queued again after a response with this status.
     pub(crate) fn contains(self, status: u32) -> bool {
         self.statuses & bit(status) != 0
     }

@@ -88,7 +88,7 @@ pub(crate) struct Settings {
     /// The id of the Envoy process; `None`: unknown.
     pub(crate) envoy: Option<NonZeroU64>,
     pub(crate) node: String,
-    /// This Envoy has a requeue listener.
+    /// A request that no server took is queued again: by way of the requeue listener, or because the host restarts its stream.
     pub(crate) can_requeue: bool,
 }
 

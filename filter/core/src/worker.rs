@@ -75,7 +75,9 @@ use crate::time::Instant;
 /// 3. After the grant: [`Self::handle_response_headers`], [`Self::handle_response_body`] and [`Self::handle_response_end`].
 ///    [`Self::handle_attempt_log`] comes for each attempt of Envoy, in between.
 /// 4. [`Self::handle_log`], exactly once for every sequence number, however the stream ends. It removes the exchange and reports its end
-///    to the companion. Without it the request would hold its place for ever. The exchange of a request that passes has ended before.
+///    to the companion. Without it the request would hold its place for ever. The exchange of a request that passes has ended before, and so has
+///    one whose stream the host restarts, because [`Self::handle_response_headers`] has said so: the new stream's headers go to
+///    [`Self::handle_restarted_headers`], or, if there is none, the number goes to [`Self::abandon_restart`].
 ///
 /// A session with a companion, of which [`SessionId::MAIN`] always exists, has calls of its own: [`Self::handle_opened`],
 /// [`Self::handle_open_failed`], [`Self::handle_message`] and [`Self::handle_closed`], in the order in which the stream has them. Its id is
@@ -278,6 +280,12 @@ impl Worker {
             Some(member) => member.session.next_hello(),
             None => return,
         };
+        let departing = self.exchanges.values().filter_map(|exchange| exchange.departure.as_deref());
+        for departure in departing.chain(self.restarts.departures()) {
+            if self.sessions.id_of(departure.pool.as_deref()) == id {
+                running.push(departure.running(now));
+            }
+        }
         for exchange in self.exchanges.values_mut() {
             if self.sessions.id_of(exchange.pool_name()) != id {
                 continue;

@@ -65,6 +65,7 @@ impl ModuleHeader {
 #[repr(C)]
 pub(crate) enum Map {
     Request = 0,
+    RequestTrailers = 1,
     Response = 2,
 }
 
@@ -103,6 +104,8 @@ pub(crate) enum Attribute {
 
 /// `envoy_dynamic_module_type_http_filter_stream_reset_reason`.
 pub(crate) const LOCAL_RESET: u32 = 0;
+/// `envoy_dynamic_module_type_metrics_result`.
+pub(crate) const METRICS_SUCCESS: u32 = 0;
 /// `envoy_dynamic_module_type_http_callout_init_result`.
 pub(crate) const CALLOUT_SUCCESS: u32 = 0;
 
@@ -115,6 +118,23 @@ unsafe extern "C" {
     #[link_name = "envoy_dynamic_module_callback_get_concurrency"]
     pub(crate) fn get_concurrency() -> u32;
 
+    #[link_name = "envoy_dynamic_module_callback_http_filter_config_define_counter"]
+    pub(crate) fn define_counter(
+        config: Envoy,
+        name: ModuleBytes,
+        labels: *const ModuleBytes,
+        count: usize,
+        counter: *mut usize,
+    ) -> u32;
+    #[link_name = "envoy_dynamic_module_callback_http_filter_increment_counter"]
+    pub(crate) fn increment_counter(
+        filter: Envoy,
+        counter: usize,
+        labels: *const ModuleBytes,
+        count: usize,
+        value: u64,
+    ) -> u32;
+
     #[link_name = "envoy_dynamic_module_callback_http_filter_get_worker_index"]
     pub(crate) fn worker_index(filter: Envoy) -> u32;
     #[link_name = "envoy_dynamic_module_callback_http_get_headers_size"]
@@ -123,6 +143,8 @@ unsafe extern "C" {
     pub(crate) fn headers(filter: Envoy, map: Map, headers: *mut EnvoyHeader) -> bool;
     #[link_name = "envoy_dynamic_module_callback_http_set_header"]
     pub(crate) fn set_header(filter: Envoy, map: Map, key: ModuleBytes, value: ModuleBytes) -> bool;
+    #[link_name = "envoy_dynamic_module_callback_http_add_header"]
+    pub(crate) fn add_header(filter: Envoy, map: Map, key: ModuleBytes, value: ModuleBytes) -> bool;
     #[link_name = "envoy_dynamic_module_callback_http_clear_route_cache"]
     pub(crate) fn clear_route_cache(filter: Envoy);
     #[link_name = "envoy_dynamic_module_callback_http_set_filter_state_bytes"]

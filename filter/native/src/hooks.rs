@@ -5,9 +5,9 @@ use core::ffi::{c_char, c_void};
 use core::ptr::null;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use penstock_filter_core::headers::Headers;
 use penstock_filter_core::local_reply::Failure;
 use penstock_wire::{Api, Code};
 
@@ -27,10 +27,14 @@ thread_local! {
     static WORKER: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
+/// Panics that no counter has yet: Envoy lets only a stream count.
+static PANICS: AtomicU64 = AtomicU64::new(0);
+
 /// Runs a hook. `None`: it has panicked.
 fn guard<T>(hook: impl FnOnce() -> T) -> Option<T> {
     let result = catch_unwind(AssertUnwindSafe(hook));
     if result.is_err() {
+        PANICS.fetch_add(1, Relaxed);
         host::log(
             Level::Error,
             "penstock: the filter has a defect; if a stream met it, that stream ends with status 500",
@@ -54,10 +58,27 @@ fn held(stream: Own) -> Rc<Stream> {
     }
 }
 
-/// Runs a hook of a stream.
-fn stream_hook(filter: Envoy, stream: Own, hook: impl FnOnce(&Stream) -> Status) -> u32 {
+/// Adds the panics that no counter has yet to that of a stream's configuration.
+fn count_panics(stream: &Stream) {
+    if PANICS.load(Relaxed) > 0 {
+        stream.count_panics(PANICS.swap(0, Relaxed));
+    }
+}
+
+/// Runs a hook of a stream. `name`: Envoy's name of the event.
+fn stream_hook(filter: Envoy, stream: Own, name: &str, hook: impl FnOnce(&Stream) -> Status) -> u32 {
     let stream = held(stream);
-    let status = guard(|| hook(&stream)).unwrap_or_else(|| {
+    let status = guard(|| {
+        panic_if_asked(&stream, "before", name);
+        let status = hook(&stream);
+        panic_if_asked(&stream, "after", name);
+        status
+    });
+    let status = status.unwrap_or_else(|| {
+        if stream.is_destroyed() {
+            return Status::Stop;
+        }
+        count_panics(&stream);
         let failure =
             Failure::new(500, Code::Internal, "The gateway's filter has a defect. Envoy's log says more.");
         Filter(filter).reply(&failure.reply(Api::Unspecified, None), &[]);
@@ -65,6 +86,17 @@ fn stream_hook(filter: Envoy, stream: Own, hook: impl FnOnce(&Stream) -> Status)
     });
     status as u32
 }
+
+/// Panics if the request asks for it, with the desk's lock held: as a defect of the core would. `moment`: of the hook.
+#[cfg(feature = "panics")]
+fn panic_if_asked(stream: &Stream, moment: &str, hook: &str) {
+    if !stream.is_destroyed() && stream.asks(format!("{moment} {hook}").as_bytes()) {
+        stream.panic();
+    }
+}
+
+#[cfg(not(feature = "panics"))]
+const fn panic_if_asked(_: &Stream, _moment: &str, _hook: &str) {}
 
 #[unsafe(no_mangle)]
 extern "C" fn envoy_dynamic_module_on_program_init() -> *const c_char {
@@ -168,6 +200,7 @@ extern "C" fn envoy_dynamic_module_on_http_filter_new(config: Own, filter: Envoy
     };
     let stream = Stream::new(plugin, Filter(filter));
     WORKER.set(Some(stream.worker()));
+    count_panics(&stream);
     Rc::into_raw(Rc::new(stream)).cast()
 }
 
@@ -177,17 +210,17 @@ extern "C" fn envoy_dynamic_module_on_http_filter_request_headers(
     stream: Own,
     end: bool,
 ) -> u32 {
-    stream_hook(filter, stream, |stream| stream.on_request_headers(end))
+    stream_hook(filter, stream, "request_headers", |stream| stream.on_request_headers(end))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn envoy_dynamic_module_on_http_filter_request_body(filter: Envoy, stream: Own, end: bool) -> u32 {
-    stream_hook(filter, stream, |stream| stream.on_request_body(end))
+    stream_hook(filter, stream, "request_body", |stream| stream.on_request_body(end))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn envoy_dynamic_module_on_http_filter_request_trailers(filter: Envoy, stream: Own) -> u32 {
-    stream_hook(filter, stream, Stream::on_request_trailers)
+    stream_hook(filter, stream, "request_trailers", Stream::on_request_trailers)
 }
 
 #[unsafe(no_mangle)]
@@ -196,7 +229,7 @@ extern "C" fn envoy_dynamic_module_on_http_filter_response_headers(
     stream: Own,
     end: bool,
 ) -> u32 {
-    stream_hook(filter, stream, |stream| stream.on_response_headers(end))
+    stream_hook(filter, stream, "response_headers", |stream| stream.on_response_headers(end))
 }
 
 #[unsafe(no_mangle)]
@@ -205,17 +238,21 @@ extern "C" fn envoy_dynamic_module_on_http_filter_response_body(
     stream: Own,
     end: bool,
 ) -> u32 {
-    stream_hook(filter, stream, |stream| stream.on_response_body(end))
+    stream_hook(filter, stream, "response_body", |stream| stream.on_response_body(end))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn envoy_dynamic_module_on_http_filter_response_trailers(filter: Envoy, stream: Own) -> u32 {
-    stream_hook(filter, stream, Stream::on_response_trailers)
+    stream_hook(filter, stream, "response_trailers", Stream::on_response_trailers)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn envoy_dynamic_module_on_http_filter_stream_complete(_: Envoy, stream: Own) {
-    guard(|| own::<Stream>(stream).on_complete());
+    guard(|| {
+        let stream = own::<Stream>(stream);
+        stream.on_complete();
+        panic_if_asked(stream, "after", "complete");
+    });
 }
 
 #[unsafe(no_mangle)]
@@ -255,22 +292,28 @@ extern "C" fn envoy_dynamic_module_on_access_logger_new(config: Own, _: Envoy) -
 #[unsafe(no_mangle)]
 extern "C" fn envoy_dynamic_module_on_access_logger_log(entry: Envoy, config: Own, _kind: u32) {
     guard(|| {
-        let (Some(plugin), Some(worker)) = (find_plugin(own(config)), WORKER.get()) else {
+        let Some(worker) = WORKER.get() else {
             return;
         };
+        // Two listeners may have the same configuration. The attempt is of a request of one of them.
+        let plugins = plugins_with(own(config));
         let entry = LogEntry(entry);
-        let (request, response) = (entry.headers(Map::Request), entry.headers(Map::Response));
-        let headers = (Headers::new(&request), Headers::new(&response));
-        plugin.with_seat(worker, |seat| {
-            seat.worker.handle_attempt_log(host::now(), headers.0, headers.1, &entry);
+        entry.with_headers(Map::Request, |request| {
+            entry.with_headers(Map::Response, |response| {
+                for plugin in plugins {
+                    plugin.with_seat(worker, |seat| {
+                        seat.worker.handle_attempt_log(host::now(), request, response, &entry);
+                    });
+                }
+            });
         });
     });
 }
 
-/// The latest configuration with this text.
-fn find_plugin(text: &Vec<u8>) -> Option<Arc<Plugin>> {
+/// The configurations with this text.
+fn plugins_with(text: &Vec<u8>) -> Vec<Arc<Plugin>> {
     let plugins = PLUGINS.lock().unwrap_or_else(PoisonError::into_inner);
-    plugins.iter().rev().filter(|(known, _)| known == text).find_map(|(_, plugin)| plugin.upgrade())
+    plugins.iter().filter(|(known, _)| known == text).filter_map(|(_, plugin)| plugin.upgrade()).collect()
 }
 
 fn slice<'a, T>(items: *const T, count: usize) -> &'a [T] {

@@ -1,6 +1,7 @@
 //! Envoy's callbacks for one HTTP stream, without `unsafe` for the callers.
 
 use core::cell::RefCell;
+use core::hash::Hasher as _;
 use std::sync::OnceLock;
 
 use hashbrown::HashSet;
@@ -15,6 +16,7 @@ use penstock_filter_core::session::Epoch;
 use penstock_filter_core::time::{Clock, Instant};
 
 use penstock_wire::names;
+use siphasher::sip::SipHasher13;
 
 use crate::abi::{
     self, Attribute, Body, Envoy, EnvoyBytes, EnvoyHeader, Level, Map, ModuleBytes, ModuleHeader,
@@ -24,6 +26,16 @@ use crate::abi::{
 pub(crate) fn log(level: Level, text: &str) {
     // SAFETY: Envoy reads the text before it returns.
     unsafe { abi::log(level, ModuleBytes::new(text.as_bytes())) };
+}
+
+/// Has Envoy make a counter for a configuration; `None`: it makes none.
+pub(crate) fn new_counter(config: Envoy, name: &str) -> Option<usize> {
+    let mut counter = 0;
+    // SAFETY: the configuration is being made, Envoy copies the name, and there are no labels.
+    let result = unsafe {
+        abi::define_counter(config, ModuleBytes::new(name.as_bytes()), core::ptr::null(), 0, &raw mut counter)
+    };
+    (result == abi::METRICS_SUCCESS).then_some(counter)
 }
 
 /// Reads the monotonic clock; its zero is the module's start.
@@ -62,43 +74,32 @@ pub(crate) fn bytes<'a>(bytes: EnvoyBytes) -> &'a [u8] {
     unsafe { core::slice::from_raw_parts(bytes.data, bytes.length) }
 }
 
-/// A header map in the form that [`Headers`] reads.
-fn serialize(pairs: &[EnvoyHeader]) -> Vec<u8> {
-    let text = |pair: &EnvoyHeader| pair.key.length.saturating_add(pair.value.length).saturating_add(2);
-    let text = pairs.iter().map(text).fold(0, usize::saturating_add);
-    let lengths = pairs.len().saturating_mul(8).saturating_add(4);
-    let mut map = Vec::with_capacity(lengths.saturating_add(text));
-    let number = |length: usize| u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes();
-    map.extend_from_slice(&number(pairs.len()));
-    for pair in pairs {
-        map.extend_from_slice(&number(pair.key.length));
-        map.extend_from_slice(&number(pair.value.length));
-    }
-    for string in pairs.iter().flat_map(|pair| [pair.key, pair.value]) {
-        map.extend_from_slice(bytes(string));
-        map.push(0);
-    }
-    map
-}
-
 const NO_HEADER: EnvoyHeader = EnvoyHeader { key: EnvoyBytes::EMPTY, value: EnvoyBytes::EMPTY };
 
-/// Fetches `count` headers by `fetch`.
-fn fetch_headers(count: usize, fetch: impl FnOnce(*mut EnvoyHeader) -> bool) -> Vec<u8> {
-    const FEW: usize = 48;
-    let mut few = [NO_HEADER; FEW];
-    let mut many = Vec::new();
-    let place = match few.get_mut(..count) {
-        Some(place) => place,
-        None => {
-            many.resize(count, NO_HEADER);
-            many.as_mut_slice()
+/// Reads `count` headers, which `fetch` writes.
+fn read_headers<T>(
+    count: usize,
+    fetch: impl FnOnce(*mut EnvoyHeader) -> bool,
+    read: impl FnOnce(Headers<'_>) -> T,
+) -> T {
+    const FEW: usize = 32;
+    let mut few = ([NO_HEADER; FEW], [(&[][..], &[][..]); FEW]);
+    let mut many = (Vec::new(), Vec::new());
+    let (fetched, pairs) = match (few.0.get_mut(..count), few.1.get_mut(..count)) {
+        (Some(fetched), Some(pairs)) => (fetched, pairs),
+        _ => {
+            many.0.resize(count, NO_HEADER);
+            many.1.resize(count, (&[][..], &[][..]));
+            (many.0.as_mut_slice(), many.1.as_mut_slice())
         }
     };
-    if !fetch(place.as_mut_ptr()) {
-        return serialize(&[]);
+    if !fetch(fetched.as_mut_ptr()) {
+        return read(Headers::of_pairs(&[]));
     }
-    serialize(place)
+    for (pair, header) in pairs.iter_mut().zip(&*fetched) {
+        *pair = (bytes(header.key), bytes(header.value));
+    }
+    read(Headers::of_pairs(pairs))
 }
 
 /// Envoy's response code details of a reply of the filter.
@@ -108,8 +109,8 @@ const DETAILS: &[u8] = b"penstock";
 const CONNECTIONS_MAX: usize = 8_192;
 
 thread_local! {
-    /// Connections to servers that have carried an answer, by this side's address.
-    static CONNECTIONS: RefCell<HashSet<Vec<u8>>> = RefCell::default();
+    /// Connections to servers that have carried an answer. A new connection between the same two ports passes for the old one.
+    static CONNECTIONS: RefCell<HashSet<u64>> = RefCell::default();
 }
 
 /// A stream to which the filter is about to reply.
@@ -135,10 +136,18 @@ impl Filter {
         usize::try_from(unsafe { abi::worker_index(self.0) }).unwrap_or(0)
     }
 
-    /// Fetches a whole header map, for [`Headers::new`].
-    pub(crate) fn headers(self, map: Map) -> Vec<u8> {
+    /// Adds to a counter of the filter's configuration.
+    pub(crate) fn increment(self, counter: usize, by: u64) {
+        // SAFETY: the filter is alive, and the counter has no labels.
+        unsafe { abi::increment_counter(self.0, counter, core::ptr::null(), 0, by) };
+    }
+
+    /// Reads a whole header map. It must not be changed meanwhile.
+    pub(crate) fn with_headers<T>(self, map: Map, read: impl FnOnce(Headers<'_>) -> T) -> T {
         // SAFETY: the filter is alive, and the place has room for as many headers as Envoy has just counted.
-        unsafe { fetch_headers(abi::headers_size(self.0, map), |place| abi::headers(self.0, map, place)) }
+        unsafe {
+            read_headers(abi::headers_size(self.0, map), |place| abi::headers(self.0, map, place), read)
+        }
     }
 
     /// Edits a header map, and sets the stream's properties. To the only endpoint of a list Envoy sends the request without asking its load
@@ -148,11 +157,16 @@ impl Filter {
             // SAFETY: the filter is alive, and Envoy copies both strings before it returns.
             unsafe { abi::set_header(self.0, map, ModuleBytes::new(name.as_bytes()), value) };
         };
+        let add = |name: &str, value: ModuleBytes| {
+            // SAFETY: as above.
+            unsafe { abi::add_header(self.0, map, ModuleBytes::new(name.as_bytes()), value) };
+        };
         for edit in edits {
             match edit {
                 HeaderEdit::Remove(name) => set(name, ModuleBytes::NONE),
-                HeaderEdit::Set(name, value) => {
-                    set(name, ModuleBytes::new(value.as_bytes()));
+                HeaderEdit::Set(name, value) => set(name, ModuleBytes::new(value.as_bytes())),
+                HeaderEdit::Add(name, value) => {
+                    add(name, ModuleBytes::new(value.as_bytes()));
                     if *name == names::ENDPOINT_HEADER && !value.contains(',') {
                         let address = ModuleBytes::new(value.as_bytes());
                         // SAFETY: the filter is alive, and Envoy copies the address before it returns.
@@ -183,7 +197,7 @@ impl Filter {
         for edit in edits {
             let (name, value) = match edit {
                 HeaderEdit::Remove(name) => (name.as_ref(), None),
-                HeaderEdit::Set(name, value) => (*name, Some(value.as_str())),
+                HeaderEdit::Add(name, value) | HeaderEdit::Set(name, value) => (*name, Some(value.as_str())),
                 HeaderEdit::SetStatic(name, value) => (*name, Some(*value)),
                 HeaderEdit::SetProperty(..) => continue,
             };
@@ -241,23 +255,32 @@ impl Filter {
             .then(|| value.to_le_bytes().to_vec())
     }
 
-    /// Notes the connection to the server that has answered.
+    /// Notes the connection to the server that has answered without an error.
     pub(crate) fn note_connection(self) {
-        if let Some(address) = self.text(Attribute::UpstreamLocalAddress) {
+        if let Some(connection) = self.connection() {
             CONNECTIONS.with_borrow_mut(|known| {
                 if known.len() >= CONNECTIONS_MAX {
                     known.clear();
                 }
-                known.insert(address);
+                known.insert(connection);
             });
         }
+    }
+
+    /// The connection to the server, by a hash of its two addresses.
+    fn connection(self) -> Option<u64> {
+        let mut hasher = SipHasher13::new();
+        for end in [Attribute::UpstreamLocalAddress, Attribute::UpstreamAddress] {
+            hasher.write(&self.text(end)?);
+        }
+        Some(hasher.finish())
     }
 
     /// How long the stream waited for its connection: no time if the connection has carried an answer before. Envoy tells its access logs
     /// alone.
     fn time_to_connection(self) -> Option<Vec<u8>> {
-        let address = self.text(Attribute::UpstreamLocalAddress)?;
-        let is_known = CONNECTIONS.with_borrow(|known| known.contains(&address));
+        let connection = self.connection()?;
+        let is_known = CONNECTIONS.with_borrow(|known| known.contains(&connection));
         is_known.then(|| 0_i64.to_le_bytes().to_vec())
     }
 
@@ -289,9 +312,12 @@ impl Properties for Filter {
     }
 
     fn can_restart(&self, body_bytes: u64) -> bool {
-        // The router keeps the whole body, which it gets in one piece, or nothing of it.
         // SAFETY: the filter is alive.
-        body_bytes == 0 || unsafe { abi::body_size(self.0, Body::BufferedRequest) } > 0
+        let (trailers, kept) = unsafe {
+            (abi::headers_size(self.0, Map::RequestTrailers), abi::body_size(self.0, Body::BufferedRequest))
+        };
+        // Envoy leaves trailers out. Its router keeps the whole body, which it gets in one piece, or nothing of it.
+        trailers == 0 && (body_bytes == 0 || kept > 0)
     }
 }
 
@@ -299,12 +325,15 @@ impl Properties for Filter {
 pub(crate) struct LogEntry(pub(crate) Envoy);
 
 impl LogEntry {
-    pub(crate) fn headers(&self, map: Map) -> Vec<u8> {
+    /// Reads a whole header map.
+    pub(crate) fn with_headers<T>(&self, map: Map, read: impl FnOnce(Headers<'_>) -> T) -> T {
         // SAFETY: the entry is alive during the hook, and the place has room for as many headers as Envoy has just counted.
         unsafe {
-            fetch_headers(abi::logged_headers_size(self.0, map), |place| {
-                abi::logged_headers(self.0, map, place)
-            })
+            read_headers(
+                abi::logged_headers_size(self.0, map),
+                |place| abi::logged_headers(self.0, map, place),
+                read,
+            )
         }
     }
 
@@ -443,7 +472,7 @@ impl BufferedBody for StreamBody {
     }
 
     fn received(&mut self) -> Option<u64> {
-        received_body_bytes(&self.filter, Headers::new(&self.filter.headers(Map::Request)))
+        self.filter.with_headers(Map::Request, |headers| received_body_bytes(&self.filter, headers))
     }
 }
 
@@ -459,7 +488,7 @@ impl Waker {
     }
 
     pub(crate) fn wake(self) {
-        // SAFETY: whoever holds a waker holds the lock under which it is deleted.
+        // SAFETY: whoever wakes holds the lock under which a waker is taken off its table before it is deleted.
         unsafe { abi::scheduler_commit(self.0, 0) };
     }
 

@@ -22,6 +22,8 @@ use crate::shared_data::ProcessData;
 const TICK: u64 = u64::MAX;
 /// The next tick is brought forward by at least so much.
 const EARLIER_MIN: Duration = Duration::from_millis(5);
+/// Envoy's name of the counter of panics, below the prefix of dynamic modules.
+const PANICS: &str = "penstock_filter_panics";
 /// The pause until the next tick is at least so long.
 const TICK_MIN: Duration = Duration::from_millis(5);
 
@@ -32,6 +34,8 @@ pub(crate) struct Plugin {
     envoy: MainThread<Envoy>,
     /// The companion's cluster.
     companion: String,
+    /// The counter of panics; `None`: Envoy makes no counters any more.
+    pub(crate) panics: Option<usize>,
     main: Arc<MainWaker>,
     main_thread: ThreadId,
     desks: Vec<Arc<Desk>>,
@@ -83,15 +87,16 @@ impl Plugin {
         let id = IDS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let desks: Vec<Arc<Desk>> = (0..workers).map(desk::desk).collect();
         let main = Arc::new(MainWaker::of(envoy));
-        for (number, desk) in (0..).zip(&desks) {
+        let new_worker = |_| {
             let random = host::random_bits().ok_or("the system provides no random bits")?;
-            let worker = Worker::new(host::now(), &random, &config, Box::new(ProcessData));
-            desk.seat(id, number, worker, Arc::clone(&main));
-        }
+            Ok(Worker::new(host::now(), &random, &config, Box::new(ProcessData)))
+        };
+        let new_workers = (0..workers).map(new_worker).collect::<Result<Vec<_>, String>>()?;
         let plugin = Arc::new(Self {
             id,
             envoy: MainThread(envoy),
             companion: config.companion,
+            panics: host::new_counter(envoy, PANICS),
             main,
             main_thread: std::thread::current().id(),
             desks,
@@ -101,6 +106,10 @@ impl Plugin {
             thread: Mutex::default(),
         });
         plugin.start_ticker()?;
+        // Nothing can fail any more: a configuration that Envoy doesn't get leaves no seat.
+        for ((number, desk), worker) in (0..).zip(&plugin.desks).zip(new_workers) {
+            desk.seat(id, number, worker, Arc::clone(&plugin.main));
+        }
         Ok(plugin)
     }
 

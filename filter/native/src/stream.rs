@@ -15,9 +15,6 @@ use crate::desk::{ConfigId, Desk, Seat, StreamAction, Waiting};
 use crate::host::{self, Filter, HostClock, Replying, StreamBody, Waker};
 use crate::plugin::Plugin;
 
-/// When a client may try again whose request couldn't be restarted, in milliseconds.
-const RETRY_AFTER_MS: u64 = 1_000;
-
 /// What Envoy does after a hook. The numbers are those of its filter statuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
@@ -43,11 +40,14 @@ pub(crate) struct Stream {
     replacement: Cell<Option<Vec<u8>>>,
     /// The request's number before its stream was restarted, until the worker has taken it; `None`: it wasn't.
     restarted: Cell<Option<u64>>,
+    is_destroyed: Cell<bool>,
 }
 
 thread_local! {
-    /// The request that this thread is restarting, by its configuration and number. Envoy makes the filter of the new stream meanwhile.
+    /// The request whose stream this thread is restarting, by its configuration and number, until the filter of the new stream takes it.
     static RESTARTING: Cell<Option<(ConfigId, u64)>> = const { Cell::new(None) };
+    /// A stream is being restarted. Actions on other streams wait, because they may end the connection that the new stream is about to use.
+    static IS_RESTARTING: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Stream {
@@ -59,6 +59,7 @@ impl Stream {
         }
         Self {
             restarted: Cell::new(restarted.map(|(_, sequence)| sequence)),
+            is_destroyed: Cell::new(false),
             plugin,
             filter,
             worker,
@@ -74,25 +75,45 @@ impl Stream {
         self.worker
     }
 
+    /// Adds so many panics to the counter.
+    pub(crate) fn count_panics(&self, panics: u64) {
+        if let Some(counter) = self.plugin.panics {
+            self.filter.increment(counter, panics);
+        }
+    }
+
+    /// The request's header for panics has this value.
+    #[cfg(feature = "panics")]
+    pub(crate) fn asks(&self, value: &[u8]) -> bool {
+        self.filter.with_headers(Map::Request, |headers| headers.get("x-panic") == Some(value))
+    }
+
+    /// Panics while the desk is locked.
+    #[cfg(feature = "panics")]
+    #[expect(clippy::panic, reason = "what the feature is for")]
+    pub(crate) fn panic(&self) {
+        self.with_seat(|_| panic!("a request asked for it"));
+    }
+
     fn with_seat<T>(&self, f: impl FnOnce(&mut Seat) -> T) -> Option<T> {
         self.plugin.with_seat(self.worker, f)
     }
 
     pub(crate) fn on_request_headers(&self, end: bool) -> Status {
         self.has_begun.set(true);
-        let map = self.filter.headers(Map::Request);
-        let headers = Headers::new(&map);
         let restarted = self.restarted.take();
-        let handled = self.with_seat(|seat| {
-            let (context, now) = (seat.new_context(), host::now());
-            let (worker, filter) = (&mut seat.worker, &self.filter);
-            let action = match restarted {
-                Some(sequence) => {
-                    worker.handle_restarted_headers(now, context, headers, end, filter, sequence)
-                }
-                None => worker.handle_request_headers(now, context, headers, end, filter),
-            };
-            (context, action)
+        let handled = self.filter.with_headers(Map::Request, |headers| {
+            self.with_seat(|seat| {
+                let (context, now) = (seat.new_context(), host::now());
+                let (worker, filter) = (&mut seat.worker, &self.filter);
+                let action = match restarted {
+                    Some(sequence) => {
+                        worker.handle_restarted_headers(now, context, headers, end, filter, sequence)
+                    }
+                    None => worker.handle_request_headers(now, context, headers, end, filter),
+                };
+                (context, action)
+            })
         });
         // The configuration is being replaced, and the request must not pass unchecked.
         let Some((context, action)) = handled else {
@@ -170,16 +191,21 @@ impl Stream {
         if !self.has_begun.get() {
             return Status::Continue;
         }
-        let map = self.filter.headers(Map::Response);
-        let headers = Headers::new(&map);
         let (sequence, now) = (self.sequence.get(), host::now());
-        let action = self
-            .with_seat(|seat| seat.worker.handle_response_headers(now, sequence, headers, end, &self.filter));
-        let action = action.unwrap_or_default();
+        let (status, action) = self.filter.with_headers(Map::Response, |headers| {
+            let status =
+                headers.get(":status").and_then(|status| core::str::from_utf8(status).ok()?.parse().ok());
+            let filter = &self.filter;
+            let action = self
+                .with_seat(|seat| seat.worker.handle_response_headers(now, sequence, headers, end, filter));
+            (status, action.unwrap_or_default())
+        });
         if action.is_restarted {
-            return self.restart(headers.text(":status", 3).and_then(|status| status.parse().ok()));
+            return self.restart(status);
         }
-        self.filter.note_connection();
+        if status.is_some_and(|status| status < 400) {
+            self.filter.note_connection();
+        }
         self.filter.edit(Map::Response, &action.edits);
         self.replacement.set(action.body);
         self.plugin.advance_tick(now, self.worker);
@@ -191,17 +217,21 @@ impl Stream {
         let Some(sequence) = self.sequence.take() else {
             return Status::Continue;
         };
-        RESTARTING.set(Some((self.plugin.id, sequence)));
+        // The new stream may fail at once and be restarted as well, inside of this restart.
+        let outer = (RESTARTING.replace(Some((self.plugin.id, sequence))), IS_RESTARTING.replace(true));
         let is_restarted = self.filter.restart(status.unwrap_or(503));
-        if RESTARTING.take().is_some() {
+        let is_left = RESTARTING.replace(outer.0).is_some();
+        IS_RESTARTING.set(outer.1);
+        if is_left {
             // No filter of this configuration is in the new stream, or there is none.
-            self.with_seat(|seat| seat.worker.abandon_restart(host::now(), sequence));
+            let reply = self.with_seat(|seat| seat.worker.abandon_restart(host::now(), sequence)).flatten();
+            if let Some(reply) = reply.filter(|_| !is_restarted) {
+                self.filter.reply(&reply, &[]);
+            }
         }
-        if !is_restarted {
-            let message = "The model server failed, and the gateway couldn't send the request again.";
-            let failure =
-                Failure::new(503, Code::UpstreamUnavailable, message).retry_after_ms(RETRY_AFTER_MS);
-            self.filter.reply(&failure.reply(Api::Unspecified, None), &[]);
+        // What this stream was woken for is still to be done.
+        if let Some(desk) = self.plugin.desk(self.worker) {
+            desk.wake_worker();
         }
         Status::Stop
     }
@@ -254,6 +284,7 @@ impl Stream {
 
     /// Envoy destroys the stream.
     pub(crate) fn on_destroy(&self) {
+        self.is_destroyed.set(true);
         if let Some(sequence) = self.restarted.take() {
             self.with_seat(|seat| seat.worker.abandon_restart(host::now(), sequence));
         }
@@ -263,11 +294,20 @@ impl Stream {
                 waiting.waker.delete();
             }
         }
+        // The event for which this stream was woken comes no more.
         self.run_actions();
     }
 
-    /// Carries out the actions on all streams of this worker thread. Call it only where no hook of these streams runs.
+    /// Envoy has destroyed the stream: its filter can't be used any more.
+    pub(crate) const fn is_destroyed(&self) -> bool {
+        self.is_destroyed.get()
+    }
+
+    /// Carries out the actions on all streams of this worker thread, unless one is being restarted, whose hook runs.
     pub(crate) fn run_actions(&self) {
+        if IS_RESTARTING.get() {
+            return;
+        }
         if let Some(desk) = self.plugin.desk(self.worker) {
             run_actions(desk);
         }
@@ -320,8 +360,8 @@ fn apply(desk: &Desk, config: ConfigId, (filter, sequence): (Filter, u64), actio
             }
         }
         StreamAction::CountReceived(sequence) => {
-            let headers = filter.headers(Map::Request);
-            let bytes = received_body_bytes(&filter, Headers::new(&headers)).unwrap_or(0);
+            let bytes = filter.with_headers(Map::Request, |headers| received_body_bytes(&filter, headers));
+            let bytes = bytes.unwrap_or(0);
             let reply = desk.with(config, |seat| seat.worker.handle_received(host::now(), sequence, bytes));
             if let Some(reply) = reply.flatten() {
                 send(desk, config, filter, Some(sequence), &reply);

@@ -19,6 +19,13 @@ unsafe extern "C" {
         size: usize,
     ) -> u32;
     pub(super) fn proxy_get_header_map_pairs(map: u32, data: *mut *mut u8, size: *mut usize) -> u32;
+    pub(super) fn proxy_add_header_map_value(
+        map: u32,
+        key: *const u8,
+        key_size: usize,
+        value: *const u8,
+        value_size: usize,
+    ) -> u32;
     pub(super) fn proxy_replace_header_map_value(
         map: u32,
         key: *const u8,

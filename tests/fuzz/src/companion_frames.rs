@@ -123,7 +123,8 @@ fn token() -> &'static str {
             .find_map(|effect| match effect {
                 Effect::Resume { edits, .. } => edits.into_iter().find_map(|edit| match edit {
                     HeaderEdit::Set(names::REQUEUE_HEADER, token) => Some(token),
-                    HeaderEdit::Set(..)
+                    HeaderEdit::Add(..)
+                    | HeaderEdit::Set(..)
                     | HeaderEdit::SetStatic(..)
                     | HeaderEdit::SetProperty(..)
                     | HeaderEdit::Remove(_) => None,

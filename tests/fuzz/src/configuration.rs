@@ -5,7 +5,7 @@ use penstock_config::{Config, Error};
 use penstock_control::Control;
 use penstock_data_plane::{filter_policy, settings};
 use penstock_engine::Instant;
-use penstock_envoy::bootstrap::Module;
+use penstock_envoy::bootstrap::{Code, Module};
 use penstock_filter_core::config::Config as PluginConfig;
 use penstock_filter_core::time::Instant as FilterInstant;
 use penstock_filter_core::worker::Worker;
@@ -52,6 +52,6 @@ fn assert_starts(config: &Config) {
         control_settings::settings(config, &control_settings::ProcessIdentity::now(Some(1), false)),
         Instant::ZERO,
     );
-    let envoy = settings::settings(config, "n", Module::File("filter.wasm".into()), false);
+    let envoy = settings::settings(config, "n", Module::file(Code::Wasm, "filter.wasm"), false);
     assert_eq!(envoy.pools.len(), config.pools.len());
 }

@@ -234,7 +234,7 @@ pub fn assert_applicable(edits: &[HeaderEdit]) {
     for edit in edits {
         match edit {
             HeaderEdit::Remove(name) => assert!(!name.is_empty()),
-            HeaderEdit::Set(name, value) => assert_valid_header(name, value),
+            HeaderEdit::Add(name, value) | HeaderEdit::Set(name, value) => assert_valid_header(name, value),
             HeaderEdit::SetStatic(name, value) => assert_valid_header(name, value),
             HeaderEdit::SetProperty(name, value) => assert!(!name.is_empty() && !value.is_empty()),
         }

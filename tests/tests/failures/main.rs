@@ -7,6 +7,7 @@ mod misconfigured_filter;
 mod module;
 mod nothing_lost;
 mod open_files;
+mod panics;
 mod pushback;
 mod requeue;
 mod retry;

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use penstock_tests::envoy::{WASM, WASM_SESSIONS};
 use penstock_tests::gateway::pool;
 use penstock_tests::raw::Raw;
 use penstock_tests::wait::until;
@@ -19,11 +20,11 @@ async fn companion(server: &Upstream) -> Companion {
 
 /// An Envoy without the flag.
 async fn misconfigured(companion: &Companion) -> Envoy {
-    let envoy = Envoy::listening(companion, "strange", None, |listener| {
+    let envoy = Envoy::listening(companion, "strange", Some(WASM.as_ref()), |listener| {
         assert!(remove(listener, FLAG), "{listener}");
     })
     .await;
-    companion.sessions("strange", penstock_tests::envoy::SESSIONS_IN_ALL).await;
+    companion.sessions("strange", WASM_SESSIONS).await;
     envoy
 }
 

@@ -1,6 +1,6 @@
 //! The companion serves the filter's module, and Envoy fetches it there.
 
-use penstock_tests::gateway::pool;
+use penstock_tests::gateway::{is_native, pool};
 use penstock_tests::{ClientGroup, Companion, Envoy, Upstream, binary, run};
 use tokio::process::Command;
 
@@ -17,12 +17,17 @@ fn envoy_fetches_the_module_from_the_companion() {
         let companion =
             Companion::start("", &[pool("chat", "m", &[&server], "  health: {path: null}\n")]).await;
         let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("penstock.wasm");
+        let (name, kind) = if is_native() {
+            ("penstock.so", "application/octet-stream")
+        } else {
+            ("penstock.wasm", "application/wasm")
+        };
+        let file = folder.path().join(name);
         let mut command = Command::new(binary::penstock());
-        command.args(["filter", "--out"]).arg(&file);
+        command.args(["filter", "--out"]).arg(&file).args(is_native().then_some("--native"));
         assert!(command.status().await.expect("penstock runs").success());
-        let served = companion.get("/penstock.wasm").await.expect("the module");
-        assert_eq!(served.header("content-type"), "application/wasm");
+        let served = companion.get(&format!("/{name}")).await.expect("the module");
+        assert_eq!(served.header("content-type"), kind);
         assert!(served.body == std::fs::read(&file).expect("written"), "the same bytes");
 
         let envoy = Envoy::fetching(&companion, "far", &sha256(&file).await).await;

@@ -256,7 +256,7 @@ fn without_a_companion_an_open_pool_keeps_its_bound() {
         // Two Envoys have half of the bound each.
         gate.close();
         companion.restart().await;
-        companion.sessions("one", penstock_tests::envoy::SESSIONS_IN_ALL).await;
+        companion.sessions("one", penstock_tests::envoy::sessions_in_all()).await;
         let two = Envoy::start(&companion, "two").await;
         let mut other = ClientGroup::default();
         other.join(&two, FLOWS).await;
@@ -279,7 +279,7 @@ fn without_a_companion_an_open_pool_keeps_its_bound() {
         println!("figure: open, the second of two Envoys: {served} of {RUSH} served, {refused} refused");
         assert_eq!(servers[0].peak_together(), BOUND);
         companion.restart().await;
-        companion.sessions("one", penstock_tests::envoy::SESSIONS_IN_ALL).await;
+        companion.sessions("one", penstock_tests::envoy::sessions_in_all()).await;
         companion.stock("p", 0).await;
     });
 }

@@ -55,9 +55,12 @@ async fn shared() -> &'static Fixture {
             let live = Upstream::serving(std::time::Duration::ZERO).await;
             let dead = free_address();
             let unchecked = "  health: {path: null}\n  queue: {requeues: 3}\n";
-            pools.push(format!(
-                "- name: dead\n  models: [dead]\n  endpoints: {{static: ['{dead}']}}\n{unchecked}"
-            ));
+            // Two pools, because a request beside others of its pool waits for its turn.
+            for name in ["dead", "advised"] {
+                pools.push(format!(
+                    "- name: {name}\n  models: [{name}]\n  endpoints: {{static: ['{dead}']}}\n{unchecked}"
+                ));
+            }
             let both = format!("['{dead}', '{}']", live.address());
             pools.push(format!(
                 "- name: both\n  models: [both]\n  endpoints: {{static: {both}}}\n{unchecked}"
@@ -258,7 +261,7 @@ fn clients_of_refusing_servers_are_advised_to_wait_as_long_as_the_servers_have_r
     run(async {
         let all = shared().await;
         let refused = until("an advice above the shortest", || async {
-            let refused = all.gateway.send(ClientRequest::chat("dead", "x")).await;
+            let refused = all.gateway.send(ClientRequest::chat("advised", "x")).await;
             match advised_ms(&refused) {
                 0..=1_000 => Err(refused.header("retry-after-ms").to_owned()),
                 _ => Ok(refused),

@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::HeaderMap;
-use penstock_tests::envoy::{SESSIONS, SESSIONS_IN_ALL};
+use penstock_tests::envoy::{WASM_SESSIONS, sessions, sessions_in_all};
 use penstock_tests::gateway::{pool, slots};
 use penstock_tests::h2c::H2c;
 use penstock_tests::{Answer, ClientGroup, ClientRequest, Companion, Envoy, Upstream, module, run};
@@ -145,7 +145,7 @@ fn twenty_listener_changes_share_one_bound() {
         for change in 1..=CHANGES {
             let node = format!("change {change}");
             envoy.reconfigure(|plugin| plugin["node"] = node.clone().into());
-            companion.sessions(&node, SESSIONS).await;
+            companion.sessions(&node, sessions()).await;
             // The newest listener and the draining ones serve at the same time.
             let served = next.load(Ordering::Relaxed);
             servers[0].arrived_together(served + 2 * CLIENTS).await;
@@ -168,7 +168,7 @@ fn twenty_listener_changes_share_one_bound() {
         for change in 1..CHANGES {
             companion.sessions(&format!("change {change}"), 0).await;
         }
-        companion.sessions(&format!("change {CHANGES}"), SESSIONS).await;
+        companion.sessions(&format!("change {CHANGES}"), sessions()).await;
     });
 }
 
@@ -196,7 +196,7 @@ fn reloaded_vm_starts_with_the_active_policy() {
         early.expect_error(404, "model_not_found", "rejected_invalid");
 
         companion.restart().await;
-        companion.sessions("envoy", SESSIONS_IN_ALL).await;
+        companion.sessions("envoy", sessions_in_all()).await;
         crowd.ask(0, "m", "t", "runs").await;
         companion.stock("p", 1).await;
         crowd.ask(0, "m", "t", "waits in the old VM").await;
@@ -249,7 +249,7 @@ fn trap_affects_only_its_worker() {
         );
         assert!(!servers[0].texts_together().contains(&"traps".to_owned()));
         // Envoy creates a new VM for a worker's plugin when the next request arrives.
-        companion.sessions("envoy", SESSIONS_IN_ALL - 2).await;
+        companion.sessions("envoy", WASM_SESSIONS - 2).await;
         let mut clients = ClientGroup::default();
         clients.join(&envoy, 16).await;
         for client in 0..16 {
@@ -258,7 +258,7 @@ fn trap_affects_only_its_worker() {
         for (text, answer) in clients.answers().await {
             assert_eq!(answer.status, 200, "{text}: {}", answer.text());
         }
-        companion.sessions("envoy", SESSIONS_IN_ALL - 1).await;
+        companion.sessions("envoy", WASM_SESSIONS - 1).await;
         assert_eq!(servers[0].peak(), 2);
     });
 }

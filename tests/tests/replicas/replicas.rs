@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-use penstock_tests::envoy::SESSIONS_IN_ALL;
+use penstock_tests::envoy::sessions_in_all;
 use penstock_tests::gateway::pool;
 use penstock_tests::ports::free_addresses;
 use penstock_tests::relay::Relay;
@@ -159,7 +159,7 @@ fn leader_that_one_envoy_cannot_reach_serves_the_others_and_never_exceeds_the_bo
         for (node, source, clients) in [("cut", CUT, 1 + FLOWS / 2), ("whole", WHOLE, FLOWS / 2)] {
             let companion = &replicas.companions[leader];
             let envoy = Envoy::connecting_from(companion, node, source).await;
-            companion.sessions(node, SESSIONS_IN_ALL).await;
+            companion.sessions(node, sessions_in_all()).await;
             crowd.join(&envoy, clients).await;
             envoys.push(envoy);
         }
@@ -198,7 +198,7 @@ fn shares_hold_over_two_envoys_and_a_takeover() {
         for node in ["one", "two"] {
             let companion = &replicas.companions[leader];
             let envoy = Envoy::alone(companion, node, None, |_| ()).await;
-            companion.sessions(node, SESSIONS_IN_ALL).await;
+            companion.sessions(node, sessions_in_all()).await;
             crowd.join(&envoy, 1).await;
             envoys.push(envoy);
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use penstock_election::prefers;
 use penstock_tests::certificates::Certificates;
-use penstock_tests::envoy::SESSIONS_IN_ALL;
+use penstock_tests::envoy::sessions_in_all;
 use penstock_tests::gateway::pool;
 use penstock_tests::ports::free_addresses;
 use penstock_tests::replicas::{etcd_lease, replicas_key};
@@ -150,7 +150,7 @@ fn the_pools_of_a_killed_companion_move_and_the_others_go_on() {
                         session["worker"] == node && session["open"] == true && session["pool"].is_string()
                     });
                     match of_pools.count() {
-                        open if open == SESSIONS_IN_ALL * POOLS / 2 => Ok(()),
+                        open if open == sessions_in_all() * POOLS / 2 => Ok(()),
                         open => Err(format!("{node}: {open}")),
                     }
                 })

@@ -46,6 +46,10 @@ pub(super) fn apply_edits(pairs: &mut Pairs, edits: &[HeaderEdit]) {
     for edit in edits {
         match edit {
             HeaderEdit::Remove(name) => pairs.retain(|(present, _)| present != name),
+            HeaderEdit::Add(name, value) => {
+                assert!(pairs.iter().all(|(present, _)| present != name), "{name} is added twice");
+                pairs.push(((*name).to_owned(), value.clone()));
+            }
             HeaderEdit::Set(name, value) => {
                 pairs.retain(|(present, _)| present != name);
                 pairs.push(((*name).to_owned(), value.clone()));

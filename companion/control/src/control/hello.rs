@@ -105,7 +105,7 @@ impl Control {
         }
         let peer_before = context.peer();
         context.envoy = envoy;
-        context.has_requeue_listener = !hello.no_requeue;
+        context.can_requeue = !hello.no_requeue;
         context.stream = hello.stream;
         context.orphaned_since = None;
         context.followed_at = now;

@@ -19,7 +19,7 @@ fn world_of(servers: &[&str], places: u64) -> World {
     settings.pools[0].policy.gate = Gate::requests(Decimal::whole(places));
     let mut world = World::with(settings);
     for epoch in [1, 2] {
-        let filter = Filter { has_requeue_listener: true, ..filter(epoch) };
+        let filter = Filter { can_requeue: true, ..filter(epoch) };
         world.greet(epoch, filter, Vec::new(), Vec::new());
     }
     world.take();

@@ -20,7 +20,7 @@ fn unavailable(sequence: u64, attempts: u32) -> Message {
 
 /// A filter whose Envoy has no requeue listener: its grants name fallbacks.
 const fn without_listener(epoch: u64) -> Filter {
-    Filter { has_requeue_listener: false, ..filter(epoch) }
+    Filter { can_requeue: false, ..filter(epoch) }
 }
 
 /// Two servers, of which the first takes what comes first, and a session on stream 1 without a requeue listener.

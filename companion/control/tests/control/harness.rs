@@ -67,12 +67,12 @@ pub(crate) struct Filter {
     pub(crate) epoch: u64,
     pub(crate) stream: u32,
     pub(crate) envoy: u64,
-    pub(crate) has_requeue_listener: bool,
+    pub(crate) can_requeue: bool,
 }
 
 /// A filter on its first stream, of the Envoy that all filters have by default.
 pub(crate) const fn filter(epoch: u64) -> Filter {
-    Filter { epoch, stream: 1, envoy: 77, has_requeue_listener: true }
+    Filter { epoch, stream: 1, envoy: 77, can_requeue: true }
 }
 
 pub(crate) struct World {
@@ -404,7 +404,7 @@ pub(crate) fn hello(
         waiting,
         running,
         envoy: filter.envoy,
-        no_requeue: !filter.has_requeue_listener,
+        no_requeue: !filter.can_requeue,
         ..Default::default()
     }
 }

@@ -8,14 +8,14 @@ use wire::filter_frame::Event as Message;
 use crate::harness::*;
 
 /// Two filters of one Envoy, on streams 1 and 2, and servers that take four requests each.
-fn world(servers: &[&str], has_requeue_listener: bool) -> World {
+fn world(servers: &[&str], can_requeue: bool) -> World {
     let mut settings = settings_of(servers);
     let whole = penstock_engine::units::Decimal::whole(4);
     settings.pools[0].policy.gate = penstock_engine::policy::Gate::requests(whole);
     settings.pools[0].requeues = None;
     let mut world = World::with(settings);
     for epoch in [1, 2] {
-        let filter = Filter { has_requeue_listener, ..filter(epoch) };
+        let filter = Filter { can_requeue, ..filter(epoch) };
         world.greet(epoch, filter, Vec::new(), Vec::new());
     }
     world.take();

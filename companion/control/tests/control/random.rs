@@ -301,12 +301,8 @@ impl Run {
         let epoch = self.rng.below(EPOCHS);
         let stream = self.streams.entry(epoch).or_default();
         *stream += u32::try_from(self.rng.below(3)).expect("small");
-        let filter = Filter {
-            epoch,
-            stream: *stream,
-            envoy: self.rng.below(2),
-            has_requeue_listener: self.rng.below(4) > 0,
-        };
+        let filter =
+            Filter { epoch, stream: *stream, envoy: self.rng.below(2), can_requeue: self.rng.below(4) > 0 };
         self.world.open(self.last_conn);
         self.world.send(self.last_conn, Message::Hello(self.rng.hello(filter)));
         self.open.push(self.last_conn);

@@ -88,7 +88,7 @@ fn every_filter_has_the_list_of_models_and_is_told_of_changes_alone() {
     world.send(
         2,
         Message::Hello(hello(
-            Filter { epoch: 8, stream: 1, envoy: 0, has_requeue_listener: true },
+            Filter { epoch: 8, stream: 1, envoy: 0, can_requeue: true },
             Vec::new(),
             Vec::new(),
         )),

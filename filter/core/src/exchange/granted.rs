@@ -228,7 +228,8 @@ impl Granted {
         }
     }
 
-    fn running_at(
+    /// The entry of this exchange in a Hello, at this endpoint.
+    pub(crate) fn running_at(
         &self,
         now: Instant,
         pool: String,

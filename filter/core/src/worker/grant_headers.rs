@@ -14,7 +14,7 @@ use crate::session::Epoch;
 #[derive(Debug)]
 pub(super) struct GrantHeaders {
     pub(super) epoch: Epoch,
-    /// The address of the requeue listener, and the key that signs tokens for it; `None`: no request can be requeued.
+    /// The address of the requeue listener, and the key that signs tokens for it; `None`: no request goes there.
     pub(super) requeue: Option<(String, SigningKey)>,
     /// Envoy's log of attempts calls the filter.
     pub(super) logs_attempts: bool,
@@ -25,7 +25,7 @@ pub(super) struct GrantHeaders {
 }
 
 impl GrantHeaders {
-    /// The edits for a grant. `rewrite`: that of the body. `credit_endpoint`: the grant is by credit, for this endpoint.
+    /// The edits for a grant. The arrival of the request has removed what its client sent under these names. `rewrite`: that of the body. `credit_endpoint`: the grant is by credit, for this endpoint.
     pub(super) fn edits(
         &self,
         exchange: &Exchange,
@@ -33,14 +33,14 @@ impl GrantHeaders {
         rewrite: Option<&Rewrite>,
         credit_endpoint: Option<&str>,
     ) -> Vec<HeaderEdit> {
-        let mut edits = vec![HeaderEdit::Set(names::POOL_HEADER, grant.pool.clone())];
+        let mut edits = vec![HeaderEdit::Add(names::POOL_HEADER, grant.pool.clone())];
         if rewrite.is_some() || exchange.is_body_edited {
             let whole = usize::try_from(exchange.register.body_bytes).unwrap_or(usize::MAX);
             let length = rewrite.map_or(whole, Rewrite::length_after);
             edits.extend(header_sanitizer::rewritten(length, exchange.has_length));
         }
         let requeue = self.requeue.as_ref().filter(|_| grant.requeue && !self.restarts);
-        let requeue_on = exchange.requeue_on().known_to(self.logs_attempts);
+        let requeue_on = exchange.requeue_on().known_to(self.logs_attempts || self.restarts);
         let requeue_on = requeue_on.for_grant(grant.final_status, grant.retry_not_found);
         // The route lists one endpoint and the requeue listener, and has every cause of a requeue.
         let is_routed = self.routes_requeue && grant.endpoints.len() == 1 && requeue_on.is_every();
@@ -50,8 +50,8 @@ impl GrantHeaders {
             let endpoints = grant.endpoints.join(",");
             let list = requeue.filter(|_| !is_routed);
             let route = list.map(|(listener, _)| format!("{endpoints},{listener}"));
-            edits.push(HeaderEdit::Set(names::ENDPOINT_HEADER, endpoints));
-            edits.extend(route.map(|route| HeaderEdit::Set(names::ROUTE_HEADER, route)));
+            edits.push(HeaderEdit::Add(names::ENDPOINT_HEADER, endpoints));
+            edits.extend(route.map(|route| HeaderEdit::Add(names::ROUTE_HEADER, route)));
             if let Some((_, key)) = requeue {
                 edits.push(self.keep(&exchange.requeue_token(self.epoch, credit_endpoint), key));
             }

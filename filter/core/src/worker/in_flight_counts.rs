@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::exchange::Granted;
+use crate::exchange::{Granted, Upstream};
 use crate::in_flight::{Bound, InFlightStore, Load};
 use crate::time::Instant;
 
@@ -45,7 +45,10 @@ impl InFlightCounts {
     pub(super) fn remove(&mut self, now: Instant, granted: &Granted) {
         if let Some(count) = self.pools.get_mut(&granted.pool) {
             count.load = count.load.minus(granted.load);
-            count.mean_run = moving_mean(count.mean_run, now.since(granted.granted_at));
+            // How long a server took to fail says nothing about how soon there is room.
+            if !matches!(granted.upstream, Upstream::Requeued { .. }) {
+                count.mean_run = moving_mean(count.mean_run, now.since(granted.granted_at));
+            }
         }
     }
 

@@ -36,7 +36,8 @@ impl Worker {
             return BodyAction::Pause;
         };
         let limit = exchange.policy.body_bytes_max;
-        if u64::try_from(size).unwrap_or(u64::MAX) > limit {
+        // The first arrival has checked the body, which the gateway may have made longer since.
+        if u64::try_from(size).unwrap_or(u64::MAX) > limit && !exchange.is_restarted {
             return self.refuse_invalid(clock.now(), sequence, &body_too_large(limit));
         }
         reading.size = size;
@@ -120,21 +121,27 @@ impl Worker {
             return BodyAction::Pause;
         };
         exchange.phase = Phase::Waiting { registered: false, place: None };
-        // A requeued body may already name the target model. Keep the model that the client requested.
-        let requested = core::mem::take(&mut exchange.register.model);
-        if !requested.is_empty() && requested != body.model {
-            exchange.register.target_model = core::mem::replace(&mut body.model, requested);
-        }
         exchange.model_range = body.model_range.clone();
-        claims.resolve(&body, &mut exchange.register);
-        let is_uncounted = usage_request::is_uncounted(exchange.register.api(), &body);
         let hashes = core::mem::take(&mut body.prefix_hashes);
-        registration::add_body(body, size, &mut exchange.register);
+        let mut is_uncounted = false;
+        if exchange.is_restarted {
+            // Its other facts are those of its first arrival.
+            exchange.register.body_bytes = u64::try_from(size).unwrap_or(u64::MAX);
+        } else {
+            // A requeued body may already name the target model. Keep the model that the client requested.
+            let requested = core::mem::take(&mut exchange.register.model);
+            if !requested.is_empty() && requested != body.model {
+                exchange.register.target_model = core::mem::replace(&mut body.model, requested);
+            }
+            claims.resolve(&body, &mut exchange.register);
+            is_uncounted = usage_request::is_uncounted(exchange.register.api(), &body);
+            registration::add_body(body, size, &mut exchange.register);
+        }
         let Ok(pool) = exchange.policy.pool(&exchange.register.model) else {
             let failure = unknown_model(&exchange.register.model);
             return self.refuse_invalid(now, sequence, &failure);
         };
-        if pool.as_ref().is_some_and(|pool| pool.prefix_hashes) {
+        if !exchange.is_restarted && pool.as_ref().is_some_and(|pool| pool.prefix_hashes) {
             exchange.register.prefix_hashes = hashes;
         }
         if is_uncounted && pool.as_ref().is_some_and(|pool| pool.include_usage) {

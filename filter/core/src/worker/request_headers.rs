@@ -7,7 +7,6 @@ use penstock_wire::names::{self, outcome};
 use penstock_wire::{Api, RequestKey};
 
 use super::Worker;
-use super::restarts::Restarted;
 use crate::body::{BodyScanner, is_of_one_engine};
 use crate::effect::{self, HeadersAction};
 use crate::exchange::{Exchange, Phase, ReadingBody};
@@ -35,20 +34,6 @@ impl Worker {
         end: bool,
         host: &impl Properties,
     ) -> HeadersAction {
-        self.begin(now, context, headers, end, host, None)
-    }
-
-    /// The headers of a request have arrived. `restarted`: the facts of its stream before that was restarted.
-    pub(super) fn begin(
-        &mut self,
-        now: Instant,
-        context: u32,
-        headers: Headers<'_>,
-        end: bool,
-        host: &impl Properties,
-        restarted: Option<Restarted>,
-    ) -> HeadersAction {
-        let is_restarted = restarted.is_some();
         let method = headers.get(":method").unwrap_or_default();
         let path = headers.get(":path").unwrap_or_default();
         let path_use = self.policy.path_use(method, path);
@@ -56,9 +41,7 @@ impl Worker {
             PathUse::Queued(api) => Some(api),
             PathUse::Passed | PathUse::Models | PathUse::Refused | PathUse::Unknown => None,
         };
-        let (token, failed_attempt) = if let Some(Restarted { token, failed_attempt }) = restarted {
-            (Some(token), failed_attempt)
-        } else if self.is_requeue_listener {
+        let token = if self.is_requeue_listener {
             let Some(token) = self.requeue_token(headers) else {
                 return self.refuse_at_headers(now, context, api.unwrap_or_default(), headers, &stranger());
             };
@@ -66,12 +49,9 @@ impl Worker {
                 // Envoy drops this answer, because the first return goes on.
                 return HeadersAction::Answer(effect::returned_twice());
             }
-            let was_refused =
-                headers.get(names::REFUSED_HEADER) == Some(names::REFUSED_BY_RESPONSE.as_bytes());
-            let attempt = self.failed_attempts.before_requeue(now, token.epoch, token.sequence, was_refused);
-            (Some(token), attempt)
+            Some(token)
         } else {
-            (None, None)
+            None
         };
         if token.is_none()
             && let Some(failure) = registration::too_many_headers(headers)
@@ -79,7 +59,7 @@ impl Worker {
             let api = api.unwrap_or_else(|| self.policy.dialect(path));
             return self.refuse_at_headers(now, context, api, headers, &failure);
         }
-        // The first pass has checked the key of a requeued request.
+        // The first listener has checked the key of a requeued request.
         let tenant = match &token {
             Some(token) => Ok(token.tenant.clone()),
             None => self.policy.tenant(headers),
@@ -131,10 +111,12 @@ impl Worker {
         exchange.register.tenant_verified = tenant.is_some();
         exchange.register.fairness_id = tenant.unwrap_or_default();
         if let Some(token) = token {
-            exchange.register.failed_attempt = failed_attempt;
+            let was_refused =
+                headers.get(names::REFUSED_HEADER) == Some(names::REFUSED_BY_RESPONSE.as_bytes());
+            exchange.register.failed_attempt =
+                self.failed_attempts.before_requeue(now, token.epoch, token.sequence, was_refused);
             apply_token(&mut exchange, token);
-            exchange.is_restarted = is_restarted;
-            exchange.register.moved = !is_restarted && headers.get(names::KEEP_ALIVE_HEADER).is_some();
+            exchange.register.moved = headers.get(names::KEEP_ALIVE_HEADER).is_some();
         }
         let sequence = exchange.register.sequence;
         self.exchanges.insert(sequence, exchange);
@@ -188,7 +170,13 @@ impl Worker {
         }
     }
 
-    fn reading_body(&self, now: Instant, api: Api, headers: Headers<'_>, claims: IdentityClaims) -> Phase {
+    pub(super) fn reading_body(
+        &self,
+        now: Instant,
+        api: Api,
+        headers: Headers<'_>,
+        claims: IdentityClaims,
+    ) -> Phase {
         let mut scanner = BodyScanner::new(Arc::clone(&self.policy.body_keys)).of_api(api);
         if is_of_one_engine(api) {
             scanner = scanner.of_any_type(headers.get("content-type"));
@@ -257,9 +245,9 @@ impl Worker {
         }
     }
 
-    /// The edits by which a request that isn't queued goes to a pool, round robin over its ready endpoints.
+    /// The edits, after the removals, by which a request that isn't queued goes to a pool, round robin over its ready endpoints.
     pub(super) fn pass_to(&mut self, pool: &str) -> Result<Vec<HeaderEdit>, Failure> {
-        let mut edits = vec![HeaderEdit::Set(names::POOL_HEADER, pool.to_owned())];
+        let mut edits = vec![HeaderEdit::Add(names::POOL_HEADER, pool.to_owned())];
         // Until the companion has sent endpoints, Envoy's load balancing chooses.
         let Some(endpoints) = self.endpoints.get(pool) else {
             edits.extend(RequeueOn::default().edits(0));
@@ -269,7 +257,7 @@ impl Worker {
         let endpoint =
             self.turn.checked_rem(endpoints.ready.len()).and_then(|index| endpoints.ready.get(index));
         if let Some(endpoint) = endpoint {
-            edits.push(HeaderEdit::Set(names::ENDPOINT_HEADER, endpoint.clone()));
+            edits.push(HeaderEdit::Add(names::ENDPOINT_HEADER, endpoint.clone()));
             return Ok(edits);
         }
         let message =

@@ -84,7 +84,7 @@ impl Worker {
                     };
                     (failure, failure.failure(retry_after_ms(lasts, sequence)))
                 });
-                return replace_envoy_error(granted, status, failure, api, end);
+                return replace_envoy_error(granted, headers, status, failure, api, end);
             }
         }
         let reported =
@@ -110,9 +110,10 @@ impl Worker {
         // A body of no announced type is seldom one that the scanner knows.
         let is_held = headers.get("content-type").is_some() && held_responses::can_hold(api, &response);
         response.held = is_held.then_some(Held { scanned: 0 });
-        let mut edits = report_edits(&granted.report);
+        let mut edits = report_edits(&granted.report, headers);
         if !is_reported {
-            edits.push(set_served(response.endpoint.clone()));
+            let endpoint = response.endpoint.clone().unwrap_or_default();
+            edits.push(header_sanitizer::put(headers, names::SERVED_HEADER, endpoint));
         }
         edits.extend(shorten);
         let serves_again = self.is_requeue_listener && self.routes_report_endpoint;
@@ -396,10 +397,6 @@ fn retry_after_header_ms(headers: Headers<'_>) -> Option<u64> {
     Some(seconds.saturating_mul(1_000))
 }
 
-fn set_served(endpoint: Option<String>) -> HeaderEdit {
-    HeaderEdit::Set(names::SERVED_HEADER, endpoint.unwrap_or_default())
-}
-
 /// The edit of the header in which the requeue listener names the server for the first listener, whose route overwrites
 /// the other header. `serves_again`: this listener is the requeue listener.
 fn served_again_edit(headers: Headers<'_>, response: &Response, serves_again: bool) -> Option<HeaderEdit> {
@@ -411,8 +408,8 @@ fn served_again_edit(headers: Headers<'_>, response: &Response, serves_again: bo
     Some(HeaderEdit::Remove(names::SERVED_AGAIN_HEADER.into()))
 }
 
-fn report_edits(report: &QueueReport) -> Vec<HeaderEdit> {
-    report.headers().map(|(name, value)| HeaderEdit::Set(name, value)).collect()
+fn report_edits(report: &QueueReport, headers: Headers<'_>) -> Vec<HeaderEdit> {
+    report.headers().map(|(name, value)| header_sanitizer::put(headers, name, value)).collect()
 }
 
 /// The edits of a requeued request's response, seen by its first exchange. The requeue listener's filter has set the
@@ -422,7 +419,7 @@ fn requeued_edits(report: &QueueReport, headers: Headers<'_>, is_overwritten: bo
     let mut edits = Vec::new();
     let mut served = headers.text(names::SERVED_AGAIN_HEADER, NAME_BYTES_MAX);
     if headers.get(names::OUTCOME_HEADER).is_none() {
-        edits = report_edits(report);
+        edits = report_edits(report, headers);
         served = None;
     } else if !is_overwritten {
         return edits;
@@ -457,12 +454,13 @@ fn lost_reply(api: Api, end: bool) -> ResponseHeadersAction {
 /// Replaces an error that Envoy itself sends for a granted request, if it means that no server responded: by `failure`, with its cause.
 fn replace_envoy_error(
     granted: &mut Granted,
+    headers: Headers<'_>,
     status: u32,
     failure: Option<(UpstreamFailure, Failure)>,
     api: Api,
     end: bool,
 ) -> ResponseHeadersAction {
-    let mut edits = report_edits(&granted.report);
+    let mut edits = report_edits(&granted.report, headers);
     edits.push(HeaderEdit::Remove(names::SERVED_HEADER.into()));
     let Some((cause, failure)) = failure else {
         granted.upstream = Upstream::EndedByEnvoy { status };

@@ -4,37 +4,35 @@
 //! filters, and this one registers it again, in the place of its exchange before. That exchange has ended, but its end is reported after the
 //! registration: otherwise the companion would take the request for ended, and refuse the new one.
 
+use core::time::Duration;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use penstock_wire::{AttemptFailed, Register};
+use penstock_wire::{AttemptFailed, Code, Register, RequestKey};
 
 use super::refused_attempts::failed_attempt;
 use super::{Worker, carried_status};
 use crate::effect::HeadersAction;
 use crate::end_reason::UpstreamFailure;
 use crate::exchange::{Departure, Exchange, Phase, Upstream};
+use crate::header_sanitizer::{self, CONTENT_LENGTH};
 use crate::headers::Headers;
+use crate::identity::IdentityClaims;
+use crate::local_reply::{Failure, LocalReply};
 use crate::properties::{Properties, attempt_count, response_code_details, upstream_address};
 use crate::requeue_on::RequeueOn;
-use crate::requeue_token::RequeueToken;
+use crate::retry_advice::retry_after_ms;
 use crate::time::Instant;
+use crate::usage_request::UsageHider;
 
-/// The streams that the host is restarting, by the sequence number of the exchange that has ended.
+/// The exchanges whose streams the host is restarting, by their sequence number.
 #[derive(Debug, Default)]
-pub(super) struct Restarts(BTreeMap<u64, Restart>);
+pub(super) struct Restarts(BTreeMap<u64, Departure>);
 
-#[derive(Debug)]
-struct Restart {
-    restarted: Restarted,
-    departure: Departure,
-}
-
-/// The facts of a request whose stream was restarted.
-#[derive(Debug)]
-pub(super) struct Restarted {
-    pub(super) token: RequeueToken,
-    /// `None`: no server accepted the request.
-    pub(super) failed_attempt: Option<AttemptFailed>,
+impl Restarts {
+    pub(super) fn departures(&self) -> impl Iterator<Item = &Departure> {
+        self.0.values()
+    }
 }
 
 impl Worker {
@@ -89,26 +87,30 @@ impl Worker {
             return;
         };
         self.forget(sequence, &exchange);
-        let credit_endpoint = credit_endpoint(&exchange);
-        let token = exchange.requeue_token(self.grant_headers.epoch, credit_endpoint.as_deref());
-        let Exchange { pool, register, arrived, phase: Phase::Granted(mut granted), .. } = exchange else {
+        let Exchange { arrived, pool, usage_hider, is_body_edited, register, phase, .. } = exchange;
+        let Phase::Granted(mut granted) = phase else {
             return;
         };
-        self.release(now, &granted);
         granted.upstream = Upstream::Requeued { status };
+        self.release(now, &granted);
         let departure = Departure {
+            arrived,
             pool: pool.map(|pool| pool.name.clone()),
-            register: Register { age_us: now.micros_since(arrived), ..register },
+            register,
             granted: *granted,
+            hides_usage: usage_hider.is_some(),
+            is_body_edited,
+            failed_attempt,
             endpoint: upstream_address(host),
             attempts: attempt_count(host),
         };
-        let restarted = Restarted { token, failed_attempt };
-        self.restarts.0.insert(sequence, Restart { restarted, departure });
+        self.restarts.0.insert(sequence, departure);
     }
 
     /// The headers of a request have arrived whose stream the host has restarted, by [`crate::effect::ResponseHeadersAction::is_restarted`].
     /// `sequence`: its number before. Otherwise as [`Self::handle_request_headers`].
+    ///
+    /// What is known of the request stays: the headers may lack what the filter or a server's settings have removed since.
     pub fn handle_restarted_headers(
         &mut self,
         now: Instant,
@@ -118,28 +120,52 @@ impl Worker {
         host: &impl Properties,
         sequence: u64,
     ) -> HeadersAction {
-        let Some(Restart { restarted, departure }) = self.restarts.0.remove(&sequence) else {
-            return self.begin(now, context, headers, end, host, None);
+        let Some(mut departure) = self.restarts.0.remove(&sequence) else {
+            return self.handle_request_headers(now, context, headers, end, host);
         };
-        let action = self.begin(now, context, headers, end, host, Some(restarted));
-        let exchange = match &action {
-            HeadersAction::Pause(sequence, _) | HeadersAction::Reply(sequence, _) => {
-                self.exchanges.get_mut(sequence)
-            }
-            HeadersAction::Pass(_) | HeadersAction::Answer(_) => None,
+        let before = &departure.register;
+        let epoch = self.grant_headers.epoch;
+        let by_credit = departure.granted.by_credit.is_some();
+        let credit_endpoint = departure.granted.endpoint.clone().filter(|_| by_credit);
+        let register = Register {
+            sequence: self.next_sequence(),
+            requeues: before.requeues.saturating_add(1),
+            requeued_from: Some(RequestKey { epoch_hi: epoch.hi, epoch_lo: epoch.lo, sequence }),
+            failed_attempt: departure.failed_attempt.take(),
+            credit_endpoint: credit_endpoint.unwrap_or_default(),
+            moved: false,
+            ..before.clone()
         };
-        match exchange {
-            Some(exchange) => exchange.departure = Some(Box::new(departure)),
-            None => self.report(now, departure),
-        }
-        action
+        let sequence = register.sequence;
+        let phase = self.reading_body(now, register.api(), headers, IdentityClaims::default());
+        let exchange = Exchange {
+            context,
+            arrived: departure.arrived,
+            policy: Arc::clone(&self.policy),
+            pool: None,
+            model_range: 0..0,
+            usage_hider: departure.hides_usage.then(UsageHider::default),
+            is_body_edited: departure.is_body_edited,
+            has_length: headers.get(CONTENT_LENGTH).is_some(),
+            register,
+            is_restarted: true,
+            departure: Some(Box::new(departure)),
+            phase,
+        };
+        self.exchanges.insert(sequence, exchange);
+        HeadersAction::Pause(sequence, header_sanitizer::request(headers, true))
     }
 
-    /// The host couldn't restart a stream, or the new one ended before the filter saw its headers. `sequence`: the request's number.
-    pub fn abandon_restart(&mut self, now: Instant, sequence: u64) {
-        if let Some(restart) = self.restarts.0.remove(&sequence) {
-            self.report(now, restart.departure);
-        }
+    /// The host couldn't restart a stream, or the new one ended before the filter saw its headers. `sequence`: the request's number. Returns
+    /// the reply for a stream that goes on.
+    pub fn abandon_restart(&mut self, now: Instant, sequence: u64) -> Option<LocalReply> {
+        let departure = self.restarts.0.remove(&sequence)?;
+        let message = "The model server failed, and the gateway couldn't send the request again.";
+        let failure = Failure::new(503, Code::UpstreamUnavailable, message);
+        let failure = failure.retry_after_ms(retry_after_ms(Duration::ZERO, sequence));
+        let reply = failure.reply(departure.register.api(), Some(&departure.granted.report));
+        self.report(now, departure);
+        Some(reply)
     }
 
     /// Reports the end of the exchange that a restarted request had before, if that is still due.
@@ -151,8 +177,9 @@ impl Worker {
     }
 
     fn report(&mut self, now: Instant, departure: Departure) {
-        let attempt = Attempt { endpoint: departure.endpoint, attempts: departure.attempts };
-        let Departure { pool, register, granted, .. } = departure;
+        let Departure { arrived, pool, register, granted, endpoint, attempts, .. } = departure;
+        let attempt = Attempt { endpoint, attempts };
+        let register = Register { age_us: now.micros_since(arrived), ..register };
         self.report_end(now, pool.as_deref(), register, granted, &attempt);
     }
 }
@@ -176,18 +203,6 @@ fn restarts_after(causes: RequeueOn, server_status: u32, details: &str) -> bool 
         }
         Some(UpstreamFailure::Reset | UpstreamFailure::Timeout) => causes.covers_reset(),
         None => false,
-    }
-}
-
-/// The endpoint at which a request was admitted by credit; `None`: the companion granted it.
-fn credit_endpoint(exchange: &Exchange) -> Option<String> {
-    match &exchange.phase {
-        Phase::Granted(granted) if granted.by_credit.is_some() => granted.endpoint.clone(),
-        Phase::Granted(_)
-        | Phase::ReadingBody(_)
-        | Phase::Waiting { .. }
-        | Phase::KeptAlive
-        | Phase::Answered => None,
     }
 }
 

@@ -91,7 +91,7 @@ fn registered_with(rig: &mut Rig, headers: &[(&str, &str)]) -> u64 {
 fn address(rig: &mut Rig) -> String {
     let (_, edits) = arrive(rig, &[], BODY);
     let endpoint = edits.into_iter().flatten().find_map(|edit| match edit {
-        HeaderEdit::Set("x-gateway-destination-endpoint", address) => Some(address),
+        HeaderEdit::Add("x-gateway-destination-endpoint", address) => Some(address),
         _ => None,
     });
     endpoint.expect("admitted")
@@ -102,17 +102,17 @@ fn request_is_admitted_at_once_with_the_headers_of_a_grant() {
     let mut rig = with_credit(&[(A, 1)]);
     let (sequence, edits) = arrive(&mut rig, &[], BODY);
     let expected = [
-        HeaderEdit::Set("x-penstock-pool", "chat".into()),
-        HeaderEdit::Set("x-gateway-destination-endpoint", A.into()),
+        HeaderEdit::Add("x-penstock-pool", "chat".into()),
+        HeaderEdit::Add("x-gateway-destination-endpoint", A.into()),
     ];
     assert_eq!(edits.as_deref(), Some(&expected[..]));
     assert_eq!(rig.outputs(), []);
     let action = rig.response(sequence, &[(":status", "200"), ("content-length", "2")], false);
     let report = [
-        HeaderEdit::Set("x-penstock-outcome", "leased".into()),
-        HeaderEdit::Set("x-penstock-queue-ms", "0".into()),
-        HeaderEdit::Set("x-penstock-saturation", "0.25".into()),
-        HeaderEdit::Set("x-gateway-destination-endpoint-served", A.into()),
+        HeaderEdit::Add("x-penstock-outcome", "leased".into()),
+        HeaderEdit::Add("x-penstock-queue-ms", "0".into()),
+        HeaderEdit::Add("x-penstock-saturation", "0.25".into()),
+        HeaderEdit::Add("x-gateway-destination-endpoint-served", A.into()),
     ];
     assert_eq!(action.edits, report);
 }
@@ -233,9 +233,9 @@ fn requeued_request_is_registered_with_the_endpoint_of_its_credit() {
     let [_, endpoint, route, HeaderEdit::Set("x-penstock-requeue", token)] = &edits[..] else {
         panic!("{edits:?}")
     };
-    assert_eq!(endpoint, &HeaderEdit::Set("x-gateway-destination-endpoint", A.into()));
+    assert_eq!(endpoint, &HeaderEdit::Add("x-gateway-destination-endpoint", A.into()));
     let expected = format!("{A},envoy://requeue/");
-    assert_eq!(route, &HeaderEdit::Set("x-penstock-route", expected));
+    assert_eq!(route, &HeaderEdit::Add("x-penstock-route", expected));
 
     let mut second = rig(6, true);
     assert_eq!(arrive(&mut second, &[("x-penstock-requeue", token)], BODY).1, None);
@@ -362,7 +362,7 @@ fn equally_loaded_endpoints_take_turns() {
         rig.log(sequence);
     }
     let expected =
-        [A, B, A, B].map(|address| HeaderEdit::Set("x-gateway-destination-endpoint", address.into()));
+        [A, B, A, B].map(|address| HeaderEdit::Add("x-gateway-destination-endpoint", address.into()));
     assert_eq!(addresses, expected);
 }
 

@@ -33,6 +33,10 @@ fn set(name: &'static str, value: &str) -> HeaderEdit {
     HeaderEdit::Set(name, value.to_owned())
 }
 
+fn add(name: &'static str, value: &str) -> HeaderEdit {
+    HeaderEdit::Add(name, value.to_owned())
+}
+
 #[test]
 fn request_from_headers_to_log_entry() {
     let mut rig = Rig::connected();
@@ -41,7 +45,7 @@ fn request_from_headers_to_log_entry() {
 
     rig.advance(Duration::from_millis(10));
     let edits =
-        r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2")]"#;
+        r#"[Add("x-penstock-pool", "chat"), Add("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2")]"#;
     assert_eq!(rig.command(2, [Kind::Grant(grant(sequence))]), [Output::Resume(101, edits.into())]);
 
     rig.advance(Duration::from_millis(3));
@@ -52,10 +56,10 @@ fn request_from_headers_to_log_entry() {
     assert_eq!(
         responded.edits,
         [
-            set("x-penstock-outcome", "dispatched"),
-            set("x-penstock-queue-ms", "12"),
-            set("x-penstock-saturation", "0.42"),
-            set("x-gateway-destination-endpoint-served", "2.2.2.2:2"),
+            add("x-penstock-outcome", "dispatched"),
+            add("x-penstock-queue-ms", "12"),
+            add("x-penstock-saturation", "0.42"),
+            add("x-gateway-destination-endpoint-served", "2.2.2.2:2"),
         ]
     );
     let started = Started {
@@ -238,7 +242,7 @@ fn answers_carry_what_is_left_of_a_budget() {
         ("x-ratelimit-remaining-tokens", "250"),
         ("x-ratelimit-reset-tokens", "1m30s"),
     ] {
-        assert!(edits.contains(&HeaderEdit::Set(name, value.into())), "{edits:?}");
+        assert!(edits.contains(&add(name, value)), "{edits:?}");
     }
 
     let mut rig = Rig::connected();
@@ -353,7 +357,7 @@ fn errors_of_envoy_are_replaced_by_penstocks() {
         for edit in [
             set(":status", &status.to_string()),
             set("content-type", "application/json"),
-            set("x-penstock-outcome", "dispatched"),
+            add("x-penstock-outcome", "dispatched"),
         ] {
             assert!(edits.contains(&edit), "{edits:?}");
         }
@@ -395,7 +399,7 @@ fn interrupted_response_reports_the_tokens_seen() {
 fn other_paths_pass_round_robin_over_the_ready_endpoints() {
     let mut rig = Rig::connected();
     let pass = |rig: &mut Rig| rig.headers(&[(":method", "GET"), ("x-penstock-pool", "evil")], true);
-    let pool = set("x-penstock-pool", "chat");
+    let pool = add("x-penstock-pool", "chat");
     let HeadersAction::Pass(edits) = pass(&mut rig) else { panic!("passes") };
     assert!(
         edits.contains(&set("x-envoy-max-retries", "2")),

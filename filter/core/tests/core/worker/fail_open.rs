@@ -92,8 +92,8 @@ pub(crate) fn admitted(rig: &mut Rig) -> Option<u64> {
 
 fn edits_to(endpoints: &str) -> Vec<HeaderEdit> {
     vec![
-        HeaderEdit::Set("x-penstock-pool", "chat".into()),
-        HeaderEdit::Set("x-gateway-destination-endpoint", endpoints.into()),
+        HeaderEdit::Add("x-penstock-pool", "chat".into()),
+        HeaderEdit::Add("x-gateway-destination-endpoint", endpoints.into()),
     ]
 }
 
@@ -131,8 +131,8 @@ fn waiting_requests_are_admitted_in_order_after_hold_while_there_is_room() {
     // The response reports the real time in the queue.
     let responded = rig.response(1, &[(":status", "200")], true);
     for edit in [
-        HeaderEdit::Set("x-penstock-outcome", "dispatched".into()),
-        HeaderEdit::Set("x-penstock-queue-ms", "5000".into()),
+        HeaderEdit::Add("x-penstock-outcome", "dispatched".into()),
+        HeaderEdit::Add("x-penstock-queue-ms", "5000".into()),
     ] {
         assert!(responded.edits.contains(&edit), "{:?}", responded.edits);
     }
@@ -332,7 +332,7 @@ fn stored_policy_provides_endpoints_and_bound_at_a_cold_start() {
 fn without_known_endpoints_envoy_chooses() {
     let mut rig = Rig::with(1, &failing_open(|_| {}), &Shared::default());
     rig.advance(HOLD);
-    let edits = vec![HeaderEdit::Set("x-penstock-pool", "chat".into())];
+    let edits = vec![HeaderEdit::Add("x-penstock-pool", "chat".into())];
     assert_eq!(arrive(&mut rig).1, BodyAction::Continue(edits));
 }
 

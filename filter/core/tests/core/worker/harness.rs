@@ -452,7 +452,8 @@ pub(crate) fn without_retry(mut edits: Vec<HeaderEdit>) -> Vec<HeaderEdit> {
         edits.retain(|edit| {
             let name: &str = match edit {
                 HeaderEdit::Remove(name) => name,
-                HeaderEdit::Set(name, _)
+                HeaderEdit::Add(name, _)
+                | HeaderEdit::Set(name, _)
                 | HeaderEdit::SetStatic(name, _)
                 | HeaderEdit::SetProperty(name, _) => name,
             };

@@ -27,9 +27,9 @@ fn endpoint_reported_by_the_route_is_neither_fetched_nor_set() {
     assert_eq!(
         rig.response(sequence, &answer, false).edits,
         [
-            HeaderEdit::Set("x-penstock-outcome", "dispatched".into()),
-            HeaderEdit::Set("x-penstock-queue-ms", "12".into()),
-            HeaderEdit::Set("x-penstock-saturation", "0.42".into()),
+            HeaderEdit::Add("x-penstock-outcome", "dispatched".into()),
+            HeaderEdit::Add("x-penstock-queue-ms", "12".into()),
+            HeaderEdit::Add("x-penstock-saturation", "0.42".into()),
             HeaderEdit::Remove("x-penstock-served-again".into()),
         ]
     );

@@ -52,7 +52,7 @@ fn granted(rig: &mut Rig, sequence: u64) -> String {
     let outputs = rig.command(0, [Kind::Grant(may_requeue(sequence))]);
     let [Output::Resume(_, edits)] = &outputs[..] else { panic!("{outputs:?}") };
     let before = format!(
-        r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2"), Set("x-penstock-route", "1.1.1.1:1,2.2.2.2:2,{LISTENER}"), Set("x-penstock-requeue", ""#
+        r#"[Add("x-penstock-pool", "chat"), Add("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2"), Add("x-penstock-route", "1.1.1.1:1,2.2.2.2:2,{LISTENER}"), Set("x-penstock-requeue", ""#
     );
     let token = edits.strip_prefix(&before).expect(edits);
     token.strip_suffix(r#"")]"#).expect(edits).to_owned()
@@ -116,7 +116,7 @@ fn request_may_be_requeued_twice() {
     assert_eq!(second.outputs(), [Output::Sent(3, Event::Register(expected))]);
     // The last grant may exclude a requeue.
     let edits =
-        r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2")]"#;
+        r#"[Add("x-penstock-pool", "chat"), Add("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2")]"#;
     let outputs = second.command(0, [Kind::Grant(grant(c))]);
     assert!(matches!(&outputs[..], [Output::Resume(_, said)] if said == edits), "{outputs:?}");
 }
@@ -124,7 +124,7 @@ fn request_may_be_requeued_twice() {
 #[test]
 fn without_listener_key_or_endpoints_there_is_no_token() {
     let plain =
-        r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2")]"#;
+        r#"[Add("x-penstock-pool", "chat"), Add("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2")]"#;
     let mut no_listener = Rig::connected();
     let keyless = first_listener(|_| {});
     let mut keyless = Rig::with_shared_data(5, &keyless, Box::new(crate::worker::harness::NoSharedData));
@@ -139,7 +139,7 @@ fn without_listener_key_or_endpoints_there_is_no_token() {
     let (sequence, _) = rig.waiting("m1");
     let nowhere = Grant { endpoints: Vec::new(), ..may_requeue(sequence) };
     let outputs = rig.command(0, [Kind::Grant(nowhere)]);
-    let pool = r#"[Set("x-penstock-pool", "chat")]"#;
+    let pool = r#"[Add("x-penstock-pool", "chat")]"#;
     assert!(matches!(&outputs[..], [Output::Resume(_, said)] if said == pool), "{outputs:?}");
 }
 
@@ -151,7 +151,7 @@ fn grant_without_requeue_has_no_token() {
     assert_eq!(rig.hello_ack(1), []);
     let (sequence, _) = rig.waiting("m1");
     let plain =
-        r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2")]"#;
+        r#"[Add("x-penstock-pool", "chat"), Add("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2")]"#;
     let outputs = rig.command(2, [Kind::Grant(grant(sequence))]);
     assert!(matches!(&outputs[..], [Output::Resume(_, said)] if said == plain), "{outputs:?}");
 }
@@ -291,7 +291,7 @@ fn through(
     for edit in edits {
         match edit {
             HeaderEdit::Remove(gone) => answer.retain(|(name, _)| *name != gone),
-            HeaderEdit::Set(name, value) => {
+            HeaderEdit::Add(name, value) | HeaderEdit::Set(name, value) => {
                 answer.retain(|(other, _)| *other != name);
                 answer.push((name, value));
             }
@@ -337,7 +337,9 @@ fn routes_that_requeue_need_no_headers_but_the_pool_and_the_server() {
     const EVERY: &str = r#"["connect", "reset", 429, 500, 502, 503, 504]"#;
     let names = |edits: &[HeaderEdit]| -> Vec<String> {
         let name = |edit: &HeaderEdit| match edit {
-            HeaderEdit::Set(name, _) | HeaderEdit::SetStatic(name, _) => (*name).to_owned(),
+            HeaderEdit::Add(name, _) | HeaderEdit::Set(name, _) | HeaderEdit::SetStatic(name, _) => {
+                (*name).to_owned()
+            }
             HeaderEdit::SetProperty(name, value) => {
                 assert!(value.starts_with("token="), "{value}");
                 format!("property {name}")
@@ -429,7 +431,7 @@ fn first_exchange_reports_a_response_that_the_requeue_filter_has_not_seen() {
     assert!(
         matches!(
             &edits[..],
-            [HeaderEdit::Set("x-penstock-outcome", outcome), HeaderEdit::Set(..), HeaderEdit::Set(..), HeaderEdit::Remove(served)]
+            [HeaderEdit::Add("x-penstock-outcome", outcome), HeaderEdit::Add(..), HeaderEdit::Add(..), HeaderEdit::Remove(served)]
                 if outcome == "dispatched" && &**served == "x-gateway-destination-endpoint-served"
         ),
         "{edits:?}"

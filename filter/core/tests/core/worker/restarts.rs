@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use penstock_filter_core::effect::HeadersAction;
+use penstock_filter_core::config::Config;
+use penstock_filter_core::effect::{BodyAction, HeadersAction, ResponseBodyAction};
 use penstock_filter_core::headers::{Headers, serialize};
+use penstock_filter_core::rewrite::BufferedBody;
 use penstock_wire::command::Kind;
 use penstock_wire::filter_frame::Event;
 use penstock_wire::{
@@ -13,7 +15,7 @@ use penstock_wire::{
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-use crate::worker::credit_reports::{Message, held};
+use crate::worker::credit_reports::{Message, held, reopen};
 use crate::worker::credits::{A, arrive, credit};
 use crate::worker::harness::{CAN_RESTART, Output, Rig, Shared, config, grant, register};
 
@@ -21,15 +23,21 @@ const ERROR: &[(&str, &str)] = &[("content-type", "text/plain"), ("content-lengt
 
 /// A worker whose host can restart streams, and whose pool requeues after this.
 fn restarting(requeue_on: RequeueOn) -> Rig {
+    restarting_with(requeue_on, |_| {})
+}
+
+/// The same, with a change of the configuration.
+fn restarting_with(requeue_on: RequeueOn, change: impl FnOnce(&mut Config)) -> Rig {
     let config = config(|config| {
         config.restarts = true;
+        change(config);
         for pool in &mut config.policy.pools {
             pool.requeue_on = Some(requeue_on.clone());
         }
     });
     let mut rig = Rig::with(5, &config, &Shared::default());
     rig.open();
-    rig.hello_ack(2);
+    rig.hello_ack(1);
     rig.host.0.insert(CAN_RESTART, Vec::new());
     rig.host.0.insert("upstream.address", A.as_bytes().to_vec());
     rig
@@ -44,7 +52,7 @@ fn grants(rig: &mut Rig, sequence: u64) -> Grant {
     let grant = Grant { endpoints: vec![A.into()], requeue: true, ..grant(sequence) };
     let outputs = rig.command(0, [Kind::Grant(grant.clone())]);
     let [Output::Resume(_, edits)] = &outputs[..] else { panic!("{outputs:?}") };
-    let only = format!(r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "{A}")]"#);
+    let only = format!(r#"[Add("x-penstock-pool", "chat"), Add("x-gateway-destination-endpoint", "{A}")]"#);
     assert_eq!(*edits, only, "neither a token nor a list");
     grant
 }
@@ -259,4 +267,121 @@ fn client_that_leaves_while_the_request_waits_again_cancels_it() {
     rig.body(second, r#"{"model":"m1"}"#, true);
     rig.outputs();
     assert_eq!(events(rig.log(second)), [Event::Cancel(Cancel { sequence: second })]);
+}
+
+#[test]
+fn what_the_first_arrival_said_stays() {
+    let mut rig = restarting(every());
+    let sequence = rig.paused(&[
+        ("x-penstock-endpoint", A),
+        ("x-penstock-deadline-ms", "5000"),
+        ("x-tenant", "acme"),
+        ("content-length", "14"),
+    ]);
+    rig.body(sequence, r#"{"model":"m1"}"#, true);
+    let outputs = events(rig.outputs());
+    let [Event::Register(first)] = &outputs[..] else { panic!("{outputs:?}") };
+    let first = first.clone();
+    assert_eq!((first.pin.as_str(), first.fairness_id.as_str()), (A, "acme"));
+    grants(&mut rig, sequence);
+    assert!(answered(&mut rig, sequence, "503", "no_healthy_upstream"));
+    // The filter has removed the headers.
+    let second = comes_again(&mut rig, sequence);
+    rig.body(second, r#"{"model":"m1"}"#, true);
+    let outputs = events(rig.outputs());
+    let [Event::Register(again), Event::Completed(_)] = &outputs[..] else { panic!("{outputs:?}") };
+    let expected = Register {
+        sequence: second,
+        requeues: 1,
+        requeued_from: from(sequence),
+        age_us: again.age_us,
+        ..first
+    };
+    assert_eq!(*again, expected);
+}
+
+/// A body in Envoy's buffer.
+struct Bytes(Vec<u8>);
+
+impl BufferedBody for &mut Bytes {
+    fn read(&mut self, start: usize, length: usize) -> Option<Vec<u8>> {
+        self.0.get(start..).map(|rest| rest[..length.min(rest.len())].to_vec())
+    }
+
+    fn replace_front(&mut self, length: usize, bytes: &[u8]) -> bool {
+        self.0.splice(..length, bytes.iter().copied());
+        true
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> bool {
+        self.0.extend_from_slice(bytes);
+        true
+    }
+}
+
+#[test]
+fn counts_that_the_gateway_asked_for_stay_hidden() {
+    const BODY: &str = r#"{"model":"m1","stream":true}"#;
+    let mut rig = restarting_with(every(), |config| config.policy.pools[0].include_usage = true);
+    let first = rig.paused(&[("content-length", "28")]);
+    let mut body = Bytes(BODY.as_bytes().to_vec());
+    let action = rig.worker.handle_request_body(rig.now, first, BODY.len(), true, &mut body);
+    assert_eq!(action, BodyAction::Pause);
+    assert!(body.0.len() > BODY.len(), "the gateway has asked for counts");
+    rig.outputs();
+    let grant = Grant { endpoints: vec![A.into()], requeue: true, ..grant(first) };
+    rig.command(0, [Kind::Grant(grant)]);
+    assert!(answered(&mut rig, first, "503", "no_healthy_upstream"));
+    let second = comes_again(&mut rig, first);
+    let length = body.0.len();
+    assert_eq!(rig.worker.handle_request_body(rig.now, second, length, true, &mut body), BodyAction::Pause);
+    assert_eq!(body.0.len(), length, "once is enough");
+    rig.outputs();
+    rig.command(0, [Kind::Grant(Grant { endpoints: vec![A.into()], ..self::grant(second) })]);
+    rig.host.0.insert("response.code_details", b"via_upstream".to_vec());
+    rig.response(second, &[(":status", "200"), ("content-type", "text/event-stream")], false);
+    let events = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1}}\n\n";
+    let action = rig.response_body(second, events, true);
+    let ResponseBodyAction::Edit { bytes, .. } = action else { panic!("{action:?}") };
+    let passed = String::from_utf8(bytes).expect("text");
+    assert!(passed.contains("content") && !passed.contains("usage"), "{passed}");
+}
+
+#[test]
+fn hello_lists_a_request_whose_stream_is_being_restarted() {
+    let mut rig = restarting(every());
+    let first = granted(&mut rig);
+    assert!(answered(&mut rig, first, "503", "no_healthy_upstream"));
+    rig.outputs();
+    let running = |rig: &mut Rig| {
+        let (hello, _) = reopen(rig);
+        let running = hello.running.iter().filter_map(|running| running.register.as_ref());
+        let running: Vec<u64> = running.map(|register| register.sequence).collect();
+        (running, hello.waiting.len())
+    };
+    // Another filter looks at the new stream for a while; then this one reads its body.
+    assert_eq!(running(&mut rig), (vec![first], 0));
+    let second = comes_again(&mut rig, first);
+    assert_eq!(running(&mut rig), (vec![first], 0));
+    rig.body(second, r#"{"model":"m1"}"#, true);
+    rig.outputs();
+    let (hello, _) = reopen(&mut rig);
+    assert_eq!((hello.running.len(), hello.waiting.len()), (0, 1));
+}
+
+#[test]
+fn request_stays_queued_if_its_path_is_passed_meanwhile() {
+    let mut rig = restarting(every());
+    let first = granted(&mut rig);
+    let mut policy = config(|_| {}).policy;
+    policy.digest = "later".into();
+    for route in &mut policy.routes {
+        route.path = "/elsewhere".into();
+    }
+    rig.command(0, [Kind::Policy(policy)]);
+    assert!(answered(&mut rig, first, "503", "no_healthy_upstream"));
+    let second = comes_again(&mut rig, first);
+    rig.body(second, r#"{"model":"m1"}"#, true);
+    let outputs = events(rig.outputs());
+    assert!(matches!(&outputs[..], [Event::Register(_), Event::Completed(_)]), "{outputs:?}");
 }
