@@ -41,6 +41,8 @@ pub fn sessions_in_all() -> usize {
 /// The value of `--filter` for WebAssembly, whatever the other Envoys run.
 pub const WASM: &str = "wasm";
 
+/// The listener's HTTP connection manager, as a JSON pointer.
+const MANAGER: &str = "/filter_chains/0/filters/0/typed_config";
 /// The plugin inside the filter, as a JSON pointer: as WebAssembly, and as native code, where it has only its configuration.
 const PLUGIN: &str = "/typed_config/config";
 const NATIVE_PLUGIN: &str = "/typed_config/filter_config";
@@ -212,15 +214,17 @@ impl Envoy {
 
     /// Has Envoy make the filter anew: as WebAssembly in a new VM with the same id and so with the same shared data.
     pub fn reload(&mut self) {
-        let change = format!("change {}", self.changes);
         if let Some(vm) =
             http_filter(&mut self.listener, "penstock").pointer_mut(&format!("{PLUGIN}/vm_config"))
         {
-            vm["configuration"] =
-                json!({ "@type": "type.googleapis.com/google.protobuf.StringValue", "value": change });
+            vm["configuration"] = json!({
+                "@type": "type.googleapis.com/google.protobuf.StringValue",
+                "value": format!("change {}", self.changes),
+            });
         } else {
-            // Any change of a listener makes its native filters anew.
-            self.listener["metadata"] = json!({ "filter_metadata": { "test": { "change": change } } });
+            // Any change of the filter chain makes its native filters anew.
+            let manager = self.listener.pointer_mut(MANAGER).expect("the connection manager");
+            manager["drain_timeout"] = json!(format!("{}s", 5 + self.changes));
         }
         self.publish();
     }
@@ -341,8 +345,8 @@ fn number(page: &str, name: &str) -> Option<usize> {
 
 /// An HTTP filter of a listener, by its name.
 fn http_filter<'a>(listener: &'a mut Value, name: &str) -> &'a mut Value {
-    let filters = listener.pointer_mut("/filter_chains/0/filters/0/typed_config/http_filters");
-    let filters = filters.and_then(Value::as_array_mut).expect("a list of filters");
+    let manager = listener.pointer_mut(MANAGER).expect("the connection manager");
+    let filters = manager["http_filters"].as_array_mut().expect("a list of filters");
     filters.iter_mut().find(|filter| filter["name"] == name).expect("the filter")
 }
 

@@ -13,6 +13,7 @@ mod held_responses;
 mod in_flight_counts;
 mod kept_alive;
 mod policies;
+mod recovery;
 mod refused_attempts;
 mod request_body;
 mod request_headers;

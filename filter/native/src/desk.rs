@@ -17,7 +17,8 @@ use penstock_filter_core::session::SessionEffect;
 use penstock_filter_core::worker::Worker;
 
 use crate::abi::Level;
-use crate::host::{self, Filter, MainWaker, Waker};
+use crate::host::{self, Filter, MainWaker, Waker, grpc};
+use crate::panics;
 
 /// The number of a configuration.
 pub(crate) type ConfigId = u64;
@@ -32,6 +33,16 @@ pub(crate) enum StreamAction {
     /// Of the request with this number.
     CountReceived(u64),
     Reply(LocalReply),
+}
+
+/// An action on the gRPC stream of a session.
+pub(crate) enum SessionAction {
+    Open {
+        companion: Option<String>,
+    },
+    Reset,
+    /// Messages as gRPC writes them.
+    Send(Vec<u8>),
 }
 
 /// A stream that the filter has paused at some time.
@@ -50,8 +61,8 @@ pub(crate) struct Seat {
     next_context: u32,
     /// Actions on streams, in the order of the worker's decisions.
     actions: VecDeque<(u32, StreamAction)>,
-    /// Actions on sessions, for the main thread.
-    sessions: VecDeque<(SessionId, SessionEffect)>,
+    /// Actions on sessions, for the main thread. What is sent before it comes is one piece, and costs Envoy one call.
+    sessions: VecDeque<(SessionId, SessionAction)>,
     main: Arc<MainWaker>,
     /// The main thread has been woken, and hasn't come yet.
     is_main_woken: bool,
@@ -76,8 +87,16 @@ pub(crate) struct Desk(Mutex<Content>);
 
 impl Desk {
     fn lock(&self) -> MutexGuard<'_, Content> {
-        // After a panic the worker goes on: each event leaves it in a state from which the next can start.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(|poisoned| {
+            // A panic has left an event unfinished. Should this panic too, the next event tries again.
+            let mut content = poisoned.into_inner();
+            for seat in content.seats.values_mut() {
+                let Seat { worker, waiting, .. } = seat;
+                worker.recover(host::now(), |context| waiting.contains_key(&context));
+            }
+            self.0.clear_poison();
+            content
+        })
     }
 
     /// Gives a configuration a seat at the desk with this number.
@@ -107,27 +126,38 @@ impl Desk {
         seat.into_iter().flat_map(|seat| seat.waiting.into_values()).map(|waiting| waiting.waker).collect()
     }
 
-    /// Calls `f` with a seat on the worker's thread, and has the main thread carry out what the sessions are to do. `None`: the configuration
-    /// has no seat any more.
-    pub(crate) fn with<T>(&self, config: ConfigId, f: impl FnOnce(&mut Seat) -> T) -> Option<T> {
-        self.on_main(config, |seat| {
+    /// Calls `f` with a seat on the worker's thread, and has the main thread carry out what the sessions are to do. Returns also whether there
+    /// are actions on streams. `None`: the configuration has no seat any more.
+    pub(crate) fn with<T>(&self, config: ConfigId, f: impl FnOnce(&mut Seat) -> T) -> Option<(T, bool)> {
+        self.at_seat(config, |seat| {
             let value = f(seat);
+            panics::asked::inside();
             seat.sort_effects();
             if !seat.sessions.is_empty() && !seat.is_main_woken {
                 seat.is_main_woken = true;
                 seat.main.wake(seat.number);
             }
+            (value, !seat.actions.is_empty())
+        })
+    }
+
+    /// Calls `f` with a seat on the main thread.
+    pub(crate) fn on_main<T>(&self, config: ConfigId, f: impl FnOnce(&mut Seat) -> T) -> Option<T> {
+        self.at_seat(config, |seat| {
+            let value = f(seat);
+            seat.sort_effects();
             value
         })
     }
 
-    /// Calls `f` with a seat on the main thread, then sorts the worker's effects.
-    pub(crate) fn on_main<T>(&self, config: ConfigId, f: impl FnOnce(&mut Seat) -> T) -> Option<T> {
-        let mut content = self.lock();
-        let seat = content.seats.get_mut(&config)?;
-        let value = f(seat);
-        seat.sort_effects();
-        Some(value)
+    fn at_seat<T>(&self, config: ConfigId, f: impl FnOnce(&mut Seat) -> T) -> Option<T> {
+        self.lock().seats.get_mut(&config).map(f)
+    }
+
+    /// A stream is still there.
+    pub(crate) fn has(&self, config: ConfigId, filter: Filter) -> bool {
+        let has = |seat: &mut Seat| seat.waiting.values().any(|waiting| waiting.filter == filter);
+        self.at_seat(config, has).unwrap_or(false)
     }
 
     /// The next action on a stream of any configuration, to be carried out on the worker's thread.
@@ -145,11 +175,11 @@ impl Desk {
     }
 
     /// The next action on a session of a configuration, to be carried out on the main thread.
-    pub(crate) fn next_session_effect(&self, config: ConfigId) -> Option<(SessionId, SessionEffect)> {
-        let mut content = self.lock();
-        let seat = content.seats.get_mut(&config)?;
-        seat.is_main_woken = false;
-        seat.sessions.pop_front()
+    pub(crate) fn next_session_action(&self, config: ConfigId) -> Option<(SessionId, SessionAction)> {
+        self.at_seat(config, |seat| {
+            seat.is_main_woken = false;
+            seat.sessions.pop_front()
+        })?
     }
 
     /// Has the worker's thread carry out the actions on streams.
@@ -173,9 +203,24 @@ impl Seat {
         self.next_context
     }
 
-    pub(crate) fn has_actions(&mut self) -> bool {
-        self.sort_effects();
-        !self.actions.is_empty()
+    fn add_session_effect(&mut self, id: SessionId, effect: SessionEffect) {
+        let action = match effect {
+            SessionEffect::Send(message) => {
+                if let Some((last, SessionAction::Send(messages))) = self.sessions.back_mut()
+                    && *last == id
+                {
+                    return grpc::append(messages, &message);
+                }
+                let mut messages = Vec::with_capacity(message.len().saturating_add(grpc::PREFIX));
+                grpc::append(&mut messages, &message);
+                SessionAction::Send(messages)
+            }
+            SessionEffect::OpenStream { companion } => SessionAction::Open { companion },
+            SessionEffect::ResetStream => SessionAction::Reset,
+            SessionEffect::LogWarning(text) => return host::log(Level::Warn, &text),
+            SessionEffect::LogInfo(text) => return host::log(Level::Info, &text),
+        };
+        self.sessions.push_back((id, action));
     }
 
     /// After any call of the worker.
@@ -183,7 +228,7 @@ impl Seat {
         while let Some(effect) = self.worker.poll_effect() {
             let (context, action) = match effect {
                 Effect::Session(id, effect) => {
-                    self.sessions.push_back((id, effect));
+                    self.add_session_effect(id, effect);
                     continue;
                 }
                 Effect::LogError(text) => {

@@ -3,16 +3,12 @@
 use core::cell::Cell;
 use core::ffi::{c_char, c_void};
 use core::ptr::null;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-
-use penstock_filter_core::local_reply::Failure;
-use penstock_wire::{Api, Code};
 
 use crate::abi::{self, Envoy, EnvoyBytes, EnvoyHeader, Level, Map};
 use crate::host::{self, Filter, LogEntry};
+use crate::panics::{self, guard};
 use crate::plugin::Plugin;
 use crate::stream::{Status, Stream};
 
@@ -25,22 +21,6 @@ static PLUGINS: Mutex<Vec<(Vec<u8>, Weak<Plugin>)>> = Mutex::new(Vec::new());
 thread_local! {
     /// The number of this worker thread; `None`: no stream has come yet.
     static WORKER: Cell<Option<usize>> = const { Cell::new(None) };
-}
-
-/// Panics that no counter has yet: Envoy lets only a stream count.
-static PANICS: AtomicU64 = AtomicU64::new(0);
-
-/// Runs a hook. `None`: it has panicked.
-fn guard<T>(hook: impl FnOnce() -> T) -> Option<T> {
-    let result = catch_unwind(AssertUnwindSafe(hook));
-    if result.is_err() {
-        PANICS.fetch_add(1, Relaxed);
-        host::log(
-            Level::Error,
-            "penstock: the filter has a defect; if a stream met it, that stream ends with status 500",
-        );
-    }
-    result.ok()
 }
 
 /// The value behind a pointer that Envoy passes back.
@@ -58,45 +38,38 @@ fn held(stream: Own) -> Rc<Stream> {
     }
 }
 
-/// Adds the panics that no counter has yet to that of a stream's configuration.
-fn count_panics(stream: &Stream) {
-    if PANICS.load(Relaxed) > 0 {
-        stream.count_panics(PANICS.swap(0, Relaxed));
-    }
-}
-
 /// Runs a hook of a stream. `name`: Envoy's name of the event.
 fn stream_hook(filter: Envoy, stream: Own, name: &str, hook: impl FnOnce(&Stream) -> Status) -> u32 {
     let stream = held(stream);
-    let status = guard(|| {
-        panic_if_asked(&stream, "before", name);
-        let status = hook(&stream);
-        panic_if_asked(&stream, "after", name);
-        status
-    });
-    let status = status.unwrap_or_else(|| {
-        if stream.is_destroyed() {
-            return Status::Stop;
+    let status = guard(|| asked(&stream, name, || hook(&stream))).unwrap_or_else(|| {
+        if !stream.is_destroyed() {
+            stream.count_panics();
+            panics::fail(Filter(filter));
         }
-        count_panics(&stream);
-        let failure =
-            Failure::new(500, Code::Internal, "The gateway's filter has a defect. Envoy's log says more.");
-        Filter(filter).reply(&failure.reply(Api::Unspecified, None), &[]);
         Status::Stop
     });
     status as u32
 }
 
-/// Panics if the request asks for it, with the desk's lock held: as a defect of the core would. `moment`: of the hook.
+/// Runs a hook, with the panics that the request asks for.
 #[cfg(feature = "panics")]
-fn panic_if_asked(stream: &Stream, moment: &str, hook: &str) {
-    if !stream.is_destroyed() && stream.asks(format!("{moment} {hook}").as_bytes()) {
-        stream.panic();
+fn asked<T>(stream: &Stream, name: &str, hook: impl FnOnce() -> T) -> T {
+    let asked = stream.asked();
+    if asked == format!("before {name}") {
+        panics::asked::panic();
     }
+    panics::asked::note(&asked, name);
+    let value = hook();
+    if asked == format!("after {name}") {
+        panics::asked::panic();
+    }
+    value
 }
 
 #[cfg(not(feature = "panics"))]
-const fn panic_if_asked(_: &Stream, _moment: &str, _hook: &str) {}
+fn asked<T>(_: &Stream, _name: &str, hook: impl FnOnce() -> T) -> T {
+    hook()
+}
 
 #[unsafe(no_mangle)]
 extern "C" fn envoy_dynamic_module_on_program_init() -> *const c_char {
@@ -132,7 +105,7 @@ extern "C" fn envoy_dynamic_module_on_http_filter_config_new(
 extern "C" fn envoy_dynamic_module_on_http_filter_config_destroy(config: Own) {
     // SAFETY: the pointer is that of `on_http_filter_config_new`, and comes back no more.
     let plugin = unsafe { Arc::from_raw(config.cast::<Plugin>()) };
-    guard(|| plugin.end());
+    plugin.end();
 }
 
 #[unsafe(no_mangle)]
@@ -198,10 +171,13 @@ extern "C" fn envoy_dynamic_module_on_http_filter_new(config: Own, filter: Envoy
         Arc::increment_strong_count(config.cast::<Plugin>());
         Arc::from_raw(config.cast::<Plugin>())
     };
-    let stream = Stream::new(plugin, Filter(filter));
-    WORKER.set(Some(stream.worker()));
-    count_panics(&stream);
-    Rc::into_raw(Rc::new(stream)).cast()
+    // Without a filter, Envoy ends the stream.
+    let stream = guard(|| Rc::new(Stream::new(plugin, Filter(filter))));
+    stream.map_or(null(), |stream| {
+        WORKER.set(Some(stream.worker()));
+        stream.count_panics();
+        Rc::into_raw(stream).cast()
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -250,8 +226,7 @@ extern "C" fn envoy_dynamic_module_on_http_filter_response_trailers(filter: Envo
 extern "C" fn envoy_dynamic_module_on_http_filter_stream_complete(_: Envoy, stream: Own) {
     guard(|| {
         let stream = own::<Stream>(stream);
-        stream.on_complete();
-        panic_if_asked(stream, "after", "complete");
+        asked(stream, "complete", || stream.on_complete());
     });
 }
 

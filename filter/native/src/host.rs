@@ -137,9 +137,9 @@ impl Filter {
     }
 
     /// Adds to a counter of the filter's configuration.
-    pub(crate) fn increment(self, counter: usize, by: u64) {
+    pub(crate) fn increment(self, counter: usize, value: u64) {
         // SAFETY: the filter is alive, and the counter has no labels.
-        unsafe { abi::increment_counter(self.0, counter, core::ptr::null(), 0, by) };
+        unsafe { abi::increment_counter(self.0, counter, core::ptr::null(), 0, value) };
     }
 
     /// Reads a whole header map. It must not be changed meanwhile.
@@ -558,15 +558,21 @@ pub(crate) mod grpc {
         (result == abi::CALLOUT_SUCCESS).then_some(stream)
     }
 
-    /// Sends a message.
-    pub(crate) fn send(config: Envoy, stream: u64, message: &[u8]) {
-        let mut frame = Vec::with_capacity(message.len().saturating_add(5));
+    /// Bytes before each message.
+    pub(crate) const PREFIX: usize = 5;
+
+    /// Appends a message as gRPC writes it.
+    pub(crate) fn append(messages: &mut Vec<u8>, message: &[u8]) {
         // Not compressed.
-        frame.push(0);
-        frame.extend_from_slice(&u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes());
-        frame.extend_from_slice(message);
+        messages.push(0);
+        messages.extend_from_slice(&u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes());
+        messages.extend_from_slice(message);
+    }
+
+    /// Sends messages that [`append`] has written.
+    pub(crate) fn send(config: Envoy, stream: u64, messages: &[u8]) {
         // SAFETY: the configuration is alive, and Envoy copies the bytes before it returns.
-        unsafe { abi::send_data(config, stream, ModuleBytes::new(&frame), false) };
+        unsafe { abi::send_data(config, stream, ModuleBytes::new(messages), false) };
     }
 
     /// Closes this side of a stream. Envoy still sends what it has.

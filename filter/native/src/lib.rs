@@ -2,7 +2,7 @@
 //! decisions.
 //!
 //! Envoy runs the hooks of a stream on the worker thread that carries it, and those of a configuration and of its streams to the companion on
-//! its main thread. A panic in a hook ends that stream with status 500; in WebAssembly it would end all streams of the worker.
+//! its main thread. A panic ends the stream that met it with status 500; in WebAssembly it would end all streams of the worker.
 
 #![deny(
     clippy::indexing_slicing,
@@ -16,6 +16,7 @@ mod abi;
 mod desk;
 mod hooks;
 mod host;
+mod panics;
 mod plugin;
 mod shared_data;
 mod stream;

@@ -7,25 +7,24 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use penstock_filter_core::config::Config;
 use penstock_filter_core::effect::SessionId;
-use penstock_filter_core::session::SessionEffect;
 use penstock_filter_core::time::Instant;
 use penstock_filter_core::worker::Worker;
 use penstock_wire::names::COMPANION_HEADER;
 use penstock_wire::{METHOD, SERVICE};
 
-use crate::abi::{Envoy, Level};
-use crate::desk::{self, ConfigId, Desk, Seat};
+use crate::abi::Envoy;
+use crate::desk::{self, ConfigId, Desk, Seat, SessionAction};
 use crate::host::{self, MainWaker, Waker, grpc};
+use crate::panics::{self, guard};
 use crate::shared_data::ProcessData;
 
 /// The event of a tick on the main thread; all others are the numbers of desks with actions on sessions.
 const TICK: u64 = u64::MAX;
 /// The next tick is brought forward by at least so much.
 const EARLIER_MIN: Duration = Duration::from_millis(5);
-/// Envoy's name of the counter of panics, below the prefix of dynamic modules.
-const PANICS: &str = "penstock_filter_panics";
-/// The pause until the next tick is at least so long.
+/// The pause until the next tick is at least so long, and at most so long.
 const TICK_MIN: Duration = Duration::from_millis(5);
+const TICK_MAX: Duration = Duration::from_secs(1);
 
 /// A configuration.
 pub(crate) struct Plugin {
@@ -96,7 +95,7 @@ impl Plugin {
             id,
             envoy: MainThread(envoy),
             companion: config.companion,
-            panics: host::new_counter(envoy, PANICS),
+            panics: host::new_counter(envoy, panics::COUNTER),
             main,
             main_thread: std::thread::current().id(),
             desks,
@@ -139,7 +138,7 @@ impl Plugin {
     /// Calls `f` with the seat at a desk on the desk's own thread. The main thread carries out what the sessions are to do.
     pub(crate) fn with_seat<T>(&self, worker: usize, f: impl FnOnce(&mut Seat) -> T) -> Option<T> {
         let desk = self.desk(worker)?;
-        let (value, has_actions) = desk.with(self.id, |seat| (f(seat), seat.has_actions()))?;
+        let (value, has_actions) = desk.with(self.id, f)?;
         if has_actions {
             // Not in this hook, which may be one of the stream that waits.
             desk.wake_worker();
@@ -150,7 +149,7 @@ impl Plugin {
     /// Brings the next tick forward, if it would come too late for the worker.
     pub(crate) fn advance_tick(&self, now: Instant, worker: usize) {
         let period =
-            self.desk(worker).and_then(|desk| desk.with(self.id, |seat| seat.worker.tick_period(now)));
+            self.desk(worker).and_then(|desk| desk.on_main(self.id, |seat| seat.worker.tick_period(now)));
         if let Some(period) = period {
             self.ticker.advance(now.after(period.max(TICK_MIN)));
         }
@@ -167,14 +166,19 @@ impl Plugin {
 
     fn tick(&self) {
         let now = host::now();
+        let mut period = TICK_MAX;
         for worker in 0..self.desks.len() {
-            self.handle(worker, |seat| seat.worker.handle_tick(now));
+            // A defect at one desk costs one tick of that desk.
+            let own = guard(|| {
+                self.handle(worker, |seat| {
+                    panics::asked::main("tick");
+                    seat.worker.handle_tick(now);
+                });
+                self.desk(worker)?.on_main(self.id, |seat| seat.worker.tick_period(host::now()))
+            });
+            period = own.flatten().map_or(period, |own| own.min(period));
         }
-        let now = host::now();
-        let periods =
-            self.desks.iter().filter_map(|desk| desk.on_main(self.id, |seat| seat.worker.tick_period(now)));
-        let period = periods.min().unwrap_or(Duration::from_secs(1)).max(TICK_MIN);
-        self.ticker.set(now.after(period));
+        self.ticker.set(host::now().after(period.max(TICK_MIN)));
     }
 
     /// Calls `f` with the seat at a desk on the main thread, then carries out what follows from it.
@@ -190,30 +194,26 @@ impl Plugin {
         let Some(desk) = self.desk(worker) else {
             return;
         };
-        while let Some((session, effect)) = desk.next_session_effect(self.id) {
-            self.apply(worker, session, effect);
+        while let Some((session, action)) = desk.next_session_action(self.id) {
+            self.apply(worker, session, action);
         }
         desk.wake_worker();
     }
 
-    fn apply(&self, worker: usize, session: SessionId, effect: SessionEffect) {
-        match effect {
-            SessionEffect::OpenStream { companion } => {
-                self.open_stream(worker, session, companion.as_deref())
-            }
-            SessionEffect::ResetStream => {
+    fn apply(&self, worker: usize, session: SessionId, action: SessionAction) {
+        match action {
+            SessionAction::Open { companion } => self.open_stream(worker, session, companion.as_deref()),
+            SessionAction::Reset => {
                 if let Some(stream) = self.forget(|stream| stream.desk == worker && stream.session == session)
                 {
                     grpc::reset(self.envoy.0, stream);
                 }
             }
-            SessionEffect::Send(message) => {
+            SessionAction::Send(messages) => {
                 if let Some(stream) = self.find(|stream| stream.desk == worker && stream.session == session) {
-                    grpc::send(self.envoy.0, stream, &message);
+                    grpc::send(self.envoy.0, stream, &messages);
                 }
             }
-            SessionEffect::LogWarning(text) => host::log(Level::Warn, &text),
-            SessionEffect::LogInfo(text) => host::log(Level::Info, &text),
         }
     }
 
@@ -273,7 +273,10 @@ impl Plugin {
         };
         for message in messages {
             let now = host::now();
-            self.handle(desk, |seat| seat.worker.handle_message(now, session, &message));
+            self.handle(desk, |seat| {
+                panics::asked::main("message");
+                seat.worker.handle_message(now, session, &message);
+            });
         }
     }
 
@@ -288,7 +291,7 @@ impl Plugin {
         chunks.for_each(|chunk| stream.received.extend_from_slice(chunk));
         let mut messages = Vec::new();
         let mut rest = stream.received.as_slice();
-        while let Some(([_, length @ ..], after)) = rest.split_first_chunk::<5>() {
+        while let Some(([_, length @ ..], after)) = rest.split_first_chunk::<{ grpc::PREFIX }>() {
             let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
             let Some((message, after)) = after.split_at_checked(length) else {
                 break;
@@ -317,7 +320,7 @@ impl Plugin {
         // The last stream of an old configuration may destroy it on a worker's thread. Envoy resets the sessions' streams then.
         if std::thread::current().id() == self.main_thread {
             for worker in 0..self.desks.len() {
-                self.handle(worker, |seat| seat.worker.handle_shutdown());
+                guard(|| self.handle(worker, |seat| seat.worker.handle_shutdown()));
             }
             let numbers: Vec<u64> = self.lock_streams().drain().map(|(number, _)| number).collect();
             for number in numbers {

@@ -13,6 +13,7 @@ use penstock_wire::{Api, Code};
 use crate::abi::Map;
 use crate::desk::{ConfigId, Desk, Seat, StreamAction, Waiting};
 use crate::host::{self, Filter, HostClock, Replying, StreamBody, Waker};
+use crate::panics;
 use crate::plugin::Plugin;
 
 /// What Envoy does after a hook. The numbers are those of its filter statuses.
@@ -75,24 +76,21 @@ impl Stream {
         self.worker
     }
 
-    /// Adds so many panics to the counter.
-    pub(crate) fn count_panics(&self, panics: u64) {
-        if let Some(counter) = self.plugin.panics {
-            self.filter.increment(counter, panics);
+    /// Counts the panics that aren't counted yet.
+    pub(crate) fn count_panics(&self) {
+        panics::count(self.filter, self.plugin.panics);
+    }
+
+    /// The panic that the request asks for.
+    #[cfg(feature = "panics")]
+    pub(crate) fn asked(&self) -> String {
+        if self.is_destroyed() {
+            return String::new();
         }
-    }
-
-    /// The request's header for panics has this value.
-    #[cfg(feature = "panics")]
-    pub(crate) fn asks(&self, value: &[u8]) -> bool {
-        self.filter.with_headers(Map::Request, |headers| headers.get("x-panic") == Some(value))
-    }
-
-    /// Panics while the desk is locked.
-    #[cfg(feature = "panics")]
-    #[expect(clippy::panic, reason = "what the feature is for")]
-    pub(crate) fn panic(&self) {
-        self.with_seat(|_| panic!("a request asked for it"));
+        let asked = |headers: Headers<'_>| {
+            String::from_utf8_lossy(headers.get("x-panic").unwrap_or_default()).into_owned()
+        };
+        self.filter.with_headers(Map::Request, asked)
     }
 
     fn with_seat<T>(&self, f: impl FnOnce(&mut Seat) -> T) -> Option<T> {
@@ -112,6 +110,10 @@ impl Stream {
                     }
                     None => worker.handle_request_headers(now, context, headers, end, filter),
                 };
+                if let HeadersAction::Pause(sequence, _) = action {
+                    let waker = Waker::of(self.filter);
+                    seat.waiting.insert(context, Waiting { filter: self.filter, sequence, waker });
+                }
                 (context, action)
             })
         });
@@ -133,8 +135,6 @@ impl Stream {
             HeadersAction::Pause(sequence, edits) => {
                 self.sequence.set(Some(sequence));
                 self.context.set(Some(context));
-                let waiting = Waiting { filter: self.filter, sequence, waker: Waker::of(self.filter) };
-                self.with_seat(|seat| seat.waiting.insert(context, waiting));
                 self.filter.edit(Map::Request, &edits);
                 Status::Stop
             }
@@ -275,9 +275,10 @@ impl Stream {
 
     /// Envoy is about to write the log entry of the stream, which is the end of its exchange.
     pub(crate) fn on_complete(&self) {
-        if let Some(sequence) = self.sequence.take() {
+        if let Some(sequence) = self.sequence.get() {
             let now = host::now();
             self.with_seat(|seat| seat.worker.handle_log(now, sequence, &self.filter));
+            self.sequence.set(None);
             self.plugin.advance_tick(now, self.worker);
         }
     }
@@ -287,6 +288,10 @@ impl Stream {
         self.is_destroyed.set(true);
         if let Some(sequence) = self.restarted.take() {
             self.with_seat(|seat| seat.worker.abandon_restart(host::now(), sequence));
+        }
+        if let Some(sequence) = self.sequence.take() {
+            // A panic has kept the worker from learning how the request ended.
+            self.with_seat(|seat| seat.worker.abandon(host::now(), sequence));
         }
         if let Some(context) = self.context.take() {
             let waiting = self.with_seat(|seat| seat.waiting.remove(&context)).flatten();
@@ -331,7 +336,10 @@ fn run_actions(desk: &Desk) {
     }
     let _run = Run;
     while let Some((config, stream, action)) = desk.next_action() {
-        apply(desk, config, stream, action);
+        let applied = panics::guard(|| apply(desk, config, stream, action));
+        if applied.is_none() && desk.has(config, stream.0) {
+            panics::fail(stream.0);
+        }
     }
 }
 
@@ -346,12 +354,12 @@ fn apply(desk: &Desk, config: ConfigId, (filter, sequence): (Filter, u64), actio
             }
         }
         StreamAction::ResumeResponse(sequence) => {
-            if desk.with(config, |seat| seat.worker.resume_response(sequence)) == Some(true) {
+            if with(desk, config, |seat| seat.worker.resume_response(sequence)) == Some(true) {
                 filter.resume_response();
             }
         }
         StreamAction::EndSilentResponse(sequence) => {
-            let end = desk.with(config, |seat| seat.worker.end_silent_response(host::now(), sequence));
+            let end = with(desk, config, |seat| seat.worker.end_silent_response(host::now(), sequence));
             match end.flatten() {
                 Some(SilentEnd::Reset) => filter.reset(),
                 // The response has begun, and the filter has handled its headers.
@@ -362,7 +370,7 @@ fn apply(desk: &Desk, config: ConfigId, (filter, sequence): (Filter, u64), actio
         StreamAction::CountReceived(sequence) => {
             let bytes = filter.with_headers(Map::Request, |headers| received_body_bytes(&filter, headers));
             let bytes = bytes.unwrap_or(0);
-            let reply = desk.with(config, |seat| seat.worker.handle_received(host::now(), sequence, bytes));
+            let reply = with(desk, config, |seat| seat.worker.handle_received(host::now(), sequence, bytes));
             if let Some(reply) = reply.flatten() {
                 send(desk, config, filter, Some(sequence), &reply);
             }
@@ -371,13 +379,18 @@ fn apply(desk: &Desk, config: ConfigId, (filter, sequence): (Filter, u64), actio
     }
 }
 
+/// Calls `f` with a seat. The caller carries out the actions on streams.
+fn with<T>(desk: &Desk, config: ConfigId, f: impl FnOnce(&mut Seat) -> T) -> Option<T> {
+    desk.with(config, f).map(|(value, _)| value)
+}
+
 /// Replies to a request that no server has answered. The worker handles the reply's headers as those of any response.
 fn send(desk: &Desk, config: ConfigId, filter: Filter, sequence: Option<u64>, reply: &LocalReply) {
     let status = reply.status.to_string();
     let pairs = reply.headers.iter().map(|(name, value)| (*name, value.as_str()));
     let map = headers::serialize(core::iter::once((":status", status.as_str())).chain(pairs));
     let (headers, end) = (Headers::new(&map), reply.body.is_empty());
-    let action = desk.with(config, |seat| {
+    let action = with(desk, config, |seat| {
         seat.worker.handle_response_headers(host::now(), sequence, headers, end, &Replying(filter))
     });
     filter.reply(reply, &action.unwrap_or_default().edits);

@@ -226,6 +226,33 @@ fn client_that_leaves_a_whole_answer_pays_for_the_time_at_the_server() {
 }
 
 #[test]
+fn counts_stay_hidden_when_the_first_attempt_is_refused() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let keys = format!("{}  usage: {{include: true}}\n", slots(1));
+        let gateway = Gateway::start(&config("", &[pool("p", "m", &[&server], &keys)])).await;
+        let asks = json!({"include_usage": true});
+        let asked = gateway.spawn(to("/v1/chat/completions").streamed());
+        let call = server.next().await;
+        assert_eq!(call.json()["stream_options"], asks);
+        call.respond(500, &[], "again");
+        let call = server.next().await;
+        assert_eq!(call.json()["stream_options"], asks);
+        let events = call.stream();
+        events.text("word");
+        events.finish(8, 4);
+        let answer = asked.await.expect("answered");
+        assert_eq!(answer.status, 200);
+        let text = answer.text();
+        assert!(
+            !text.contains("usage") && text.contains("word") && text.ends_with("data: [DONE]\n\n"),
+            "{text}"
+        );
+        assert_eq!(counted(&gateway).await, [8.0, 4.0]);
+    });
+}
+
+#[test]
 fn counts_are_asked_for_and_hidden_from_clients_that_did_not_ask() {
     run(async {
         let server = Upstream::scripted().await;

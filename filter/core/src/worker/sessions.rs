@@ -214,6 +214,13 @@ impl Sessions {
         }
     }
 
+    /// Has each session list its requests anew.
+    pub(super) fn relist(&mut self, now: Instant) {
+        for member in self.members_mut() {
+            member.session.relist(now);
+        }
+    }
+
     /// Ends all sessions because the host shuts down.
     pub(super) fn shut_down(&mut self) {
         for member in self.members_mut() {

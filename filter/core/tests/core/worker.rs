@@ -16,6 +16,7 @@ mod kept_alive;
 mod long_responses;
 #[cfg(not(target_arch = "wasm32"))]
 mod places;
+mod recovery;
 mod refused_attempts;
 #[cfg(not(target_arch = "wasm32"))]
 mod repeats;

@@ -81,7 +81,7 @@ pub(crate) struct Rig {
     companion_frames: u64,
     /// Frames of the stream before those of which [`Output`] and [`Self::command`] count the first as 1.
     probes: u64,
-    contexts: u32,
+    pub(crate) contexts: u32,
     /// The host's clock in the last Hello. Outputs leave it out, because most tests are about other fields.
     pub(crate) hello_clock_us: u64,
     /// Of the last `Completed`. Outputs leave them out, because most tests are about other fields.

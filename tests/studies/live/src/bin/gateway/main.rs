@@ -1,6 +1,7 @@
 //! The cost of Penstock per request, compared with plain Envoy, a wasm filter that does nothing, one that only reads, one that makes a
 //! unary call, and Envoy's external processor.
-//! `just bench gateway [--rounds N] [--seconds N] [--idle N] [--rate N] [--only NAME,...] [--peer-binary epp=PATH,sim=PATH]`.
+//! `just bench gateway [--rounds N] [--seconds N] [--idle N] [--rate N] [--only NAME,...] [--peer-binary epp=PATH,sim=PATH]
+//! [--keep DIR]`.
 //!
 //! With `epp`, an endpoint picker of another project is one more subject. With `sim`, llm-d's simulator is the model server of all
 //! subjects.
@@ -16,6 +17,7 @@ mod closed;
 mod companion;
 mod cores;
 mod events;
+mod instructions;
 mod model_server;
 mod open;
 mod options;
@@ -41,7 +43,7 @@ use crate::cores::REST;
 use crate::options::{Plan, Row};
 use crate::report::Measured;
 use crate::side::{Kind, Side};
-use crate::subject::{CONNECTIONS, Cpu, Subject, Which};
+use crate::subject::{CONNECTIONS, Cpu, Subject, Under, Which};
 
 /// The figures of one subject in one round, by name.
 pub(crate) type Figures = BTreeMap<&'static str, f64>;
@@ -59,6 +61,9 @@ fn main() -> ExitCode {
         closed::installed()?;
         if plan.has(Row::Open) {
             open::installed()?;
+        }
+        if plan.has(Row::Instructions) {
+            instructions::installed()?;
         }
         Ok(plan)
     });
@@ -86,13 +91,13 @@ fn main() -> ExitCode {
 async fn measure(plan: &Plan, machine: String) {
     let server = ModelServer::start(&plan.programs).await;
     let mut subjects = Vec::new();
-    for which in &plan.subjects {
-        subjects.push(which.start(server.address(), &plan.programs).await);
+    for which in plan.subjects.iter().filter(|_| plan.has_rounds()) {
+        subjects.push(which.start(server.address(), &plan.programs, Under::Nothing).await);
     }
     for subject in &subjects {
         closed::run(&subject.url(), body::SHORT, CONNECTIONS, 1).await;
     }
-    let mut rounds: Vec<Vec<Figures>> = subjects.iter().map(|_| Vec::new()).collect();
+    let mut rounds: Vec<Vec<Figures>> = plan.subjects.iter().map(|_| Vec::new()).collect();
     for round in 0..plan.rounds {
         for turn in 0..subjects.len() {
             let index = (round + turn) % subjects.len();
@@ -113,6 +118,11 @@ async fn measure(plan: &Plan, machine: String) {
         rounds,
         paused: if plan.has(Row::Paused) { paused::run(server.address()).await } else { Value::Null },
         companion: if plan.has(Row::Companion) { companion::run(plan.seconds).await } else { Value::Null },
+        instructions: if plan.has(Row::Instructions) {
+            instructions::run(plan, server.address()).await
+        } else {
+            Value::Null
+        },
         idle: if plan.has(Row::Idle) { idle(server.address(), plan.idle_s).await } else { Value::Null },
     });
 }
@@ -153,7 +163,7 @@ async fn idle(server: SocketAddr, seconds: u32) -> Value {
 
 async fn idle_with(which: Which, server: SocketAddr, seconds: u32) -> Value {
     println!("{}, idle for {seconds} s ...", which.name());
-    let subject = which.start(server, &Programs::default()).await;
+    let subject = which.start(server, &Programs::default(), Under::Nothing).await;
     let (before, start) = (subject.cpu(), Instant::now());
     tokio::time::sleep(Duration::from_secs(seconds.into())).await;
     let (used, wall_us) = (subject.cpu().since(before), start.elapsed().as_secs_f64() * 1e6);

@@ -1,5 +1,7 @@
 //! The command line: number of rounds, durations, subjects and rows.
 
+use std::path::PathBuf;
+
 use penstock_live_studies::peers::Programs;
 
 use crate::subject::Which;
@@ -18,6 +20,8 @@ pub(crate) struct Plan {
     pub(crate) rows: Vec<Row>,
     /// The programs of other projects.
     pub(crate) programs: Programs,
+    /// Keeps callgrind's files, by function, in this folder; `None`: they are deleted.
+    pub(crate) keep: Option<PathBuf>,
 }
 
 /// A measurement of a subject.
@@ -39,10 +43,12 @@ pub(crate) enum Row {
     Companion,
     /// CPU of an idle gateway; Penstock only.
     Idle,
+    /// Envoy's instructions a request, counted by callgrind.
+    Instructions,
 }
 
 impl Row {
-    const ALL: [(&str, Self); 8] = [
+    const ALL: [(&str, Self); 9] = [
         ("at-50", Self::Many),
         ("at-1", Self::One),
         ("220kb", Self::Long),
@@ -51,6 +57,7 @@ impl Row {
         ("paused", Self::Paused),
         ("companion", Self::Companion),
         ("idle", Self::Idle),
+        ("instructions", Self::Instructions),
     ];
 
     fn name(self) -> &'static str {
@@ -78,6 +85,7 @@ impl Plan {
             subjects: Vec::new(),
             rows: Vec::new(),
             programs: Programs::default(),
+            keep: None,
         };
         let mut rest = arguments.iter();
         while let Some(option) = rest.next() {
@@ -92,6 +100,7 @@ impl Plan {
                 "--idle" => plan.idle_s = number()?,
                 "--rate" => plan.rate = number()?,
                 "--only" => plan.choose(value)?,
+                "--keep" => plan.keep = Some(value.into()),
                 "--peer-binary" => plan.programs = Programs::read(value)?,
                 _ => return Err(format!("{option}: unknown; {}", usage())),
             }
@@ -149,6 +158,11 @@ impl Plan {
             && Row::ALL.iter().all(|(_, row)| self.has(*row))
     }
 
+    /// Whether anything is measured in rounds.
+    pub(crate) fn has_rounds(&self) -> bool {
+        [Row::Many, Row::One, Row::Long, Row::Open, Row::Events].iter().any(|row| self.has(*row))
+    }
+
     /// Whether the `penstock` binary takes part.
     pub(crate) fn needs_penstock(&self) -> bool {
         self.subjects.iter().any(|which| which.is_penstock())
@@ -164,7 +178,7 @@ fn usage() -> String {
     let names = |words: Vec<&str>| words.join(", ");
     format!(
         "just bench gateway [--rounds N] [--seconds N] [--idle N] [--rate N] [--only NAME,...] \
-         [--peer-binary epp=PATH,sim=PATH]; names are subjects ({}) \
+         [--peer-binary epp=PATH,sim=PATH] [--keep DIR, for callgrind's files]; names are subjects ({}) \
          and rows ({})",
         names(Which::ALL.iter().map(|which| which.0).collect()),
         names(Row::ALL.iter().map(|row| row.0).collect()),

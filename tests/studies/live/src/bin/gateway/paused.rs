@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::body;
 use crate::model_server::HOLD;
-use crate::subject::{NO_CREDITS, Subject, Which, slots};
+use crate::subject::{NO_CREDITS, Subject, Under, Which, slots};
 
 /// Requests that are paused at the same time.
 const PAUSED: usize = 5_000;
@@ -42,17 +42,19 @@ fn resident(process: &Process) -> f64 {
     resident_bytes(process.pid()).expect("a running process has memory") as f64
 }
 
-/// Measures every body size, in front of a model server.
+/// Measures every body size with both forms of the filter, in front of a model server.
 pub(crate) async fn run(server: SocketAddr) -> Value {
     let mut rows = Vec::new();
-    for bytes in BODIES {
-        rows.push(paused(server, bytes).await);
+    for which in [Which::Penstock, Which::NativePenstock] {
+        for bytes in BODIES {
+            rows.push(paused(which, server, bytes).await);
+        }
     }
     Value::Array(rows)
 }
 
-async fn paused(server: SocketAddr, bytes: usize) -> Value {
-    let subject = Subject::penstock(Which::Penstock, server, &slots(1), NO_CREDITS).await;
+async fn paused(which: Which, server: SocketAddr, bytes: usize) -> Value {
+    let subject = Subject::penstock(which, server, [&slots(1), NO_CREDITS], Under::Nothing).await;
     let pages = subject.pages.as_ref().expect("Penstock has a companion");
     let mut held = TcpStream::connect(subject.address).await.expect("it listens");
     send(&mut held, &body::chat_that_begins(HOLD, body::SHORT)).await;
@@ -77,6 +79,7 @@ async fn paused(server: SocketAddr, bytes: usize) -> Value {
     let after = Memory::of(&subject).await;
     let each = |part: fn(&Memory) -> f64, from: &Memory, to: &Memory| (part(to) - part(from)) / PAUSED as f64;
     let row = json!({
+        "filter": which.filter(),
         "body_bytes": bytes,
         "paused": PAUSED,
         "envoy_bytes_each": each(|m| m.envoy, &before, &paused).round(),

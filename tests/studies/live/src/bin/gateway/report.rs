@@ -54,6 +54,7 @@ pub(crate) struct Measured<'a> {
     pub(crate) paused: Value,
     pub(crate) companion: Value,
     pub(crate) idle: Value,
+    pub(crate) instructions: Value,
 }
 
 /// Prints one round of one subject as a line.
@@ -142,6 +143,7 @@ fn results(measured: &Measured<'_>) -> Value {
         "paused": measured.paused,
         "companion": measured.companion,
         "idle_cpu_percent": measured.idle,
+        "instructions": measured.instructions,
     });
     if let Some(program) = &measured.plan.programs.endpoint_picker {
         let version = module_of(program).unwrap_or_else(|| "of an unknown version".to_owned());

@@ -14,7 +14,8 @@ use tokio::process::Command;
 
 use crate::body;
 use crate::bootstrap::{self, Bootstrap};
-use crate::cores::{Cores, MEASURED, REST};
+use crate::cores::{MEASURED, REST};
+use crate::instructions;
 use crate::side::{Kind, Side};
 
 /// Connections of the loads with many connections.
@@ -36,8 +37,12 @@ pub(crate) enum Which {
     ParseOnly,
     /// Penstock, whose servers always have room, with admission credits.
     Credits,
+    /// The same, with the filter as native code.
+    NativeCredits,
     /// Penstock, whose servers always have room, without admission credits: every request asks the companion, and nothing waits.
     Penstock,
+    /// The same, with the filter as native code.
+    NativePenstock,
     /// Penstock, whose servers have [`PLACES`] places: everything waits.
     Queued,
     /// Penstock as [`Self::Penstock`], with a second companion that stands by and a lease in etcd.
@@ -52,12 +57,14 @@ pub(crate) enum Which {
 
 impl Which {
     /// All kinds by name.
-    pub(crate) const ALL: [(&str, Self); 10] = [
+    pub(crate) const ALL: [(&str, Self); 12] = [
         ("plain", Self::Plain),
         ("no-op", Self::NoOp),
         ("parse-only", Self::ParseOnly),
         ("penstock-credits", Self::Credits),
+        ("native-credits", Self::NativeCredits),
         ("penstock", Self::Penstock),
+        ("native", Self::NativePenstock),
         ("penstock-queued", Self::Queued),
         ("penstock-replicas", Self::Replicas),
         ("unary", Self::Unary),
@@ -72,13 +79,35 @@ impl Which {
     /// Whether it is a gateway of Penstock.
     pub(crate) const fn is_penstock(self) -> bool {
         match self {
-            Self::Credits | Self::Penstock | Self::Queued | Self::Replicas => true,
+            Self::Credits
+            | Self::NativeCredits
+            | Self::Penstock
+            | Self::NativePenstock
+            | Self::Queued
+            | Self::Replicas => true,
             Self::Plain
             | Self::NoOp
             | Self::ParseOnly
             | Self::Unary
             | Self::ExtProc
             | Self::EndpointPicker => false,
+        }
+    }
+
+    /// The value of `--filter` for a gateway of Penstock.
+    pub(crate) const fn filter(self) -> &'static str {
+        match self {
+            Self::NativeCredits | Self::NativePenstock => "native",
+            Self::Plain
+            | Self::NoOp
+            | Self::ParseOnly
+            | Self::Credits
+            | Self::Penstock
+            | Self::Queued
+            | Self::Replicas
+            | Self::Unary
+            | Self::ExtProc
+            | Self::EndpointPicker => "wasm",
         }
     }
 
@@ -90,7 +119,9 @@ impl Which {
             Self::Unary => Some("unary"),
             Self::Plain
             | Self::Credits
+            | Self::NativeCredits
             | Self::Penstock
+            | Self::NativePenstock
             | Self::Queued
             | Self::Replicas
             | Self::ExtProc
@@ -107,33 +138,37 @@ impl Which {
     ///
     /// # Panics
     /// With the logs, if it does not start.
-    pub(crate) async fn start(self, server: SocketAddr, programs: &Programs) -> Subject {
+    pub(crate) async fn start(self, server: SocketAddr, programs: &Programs, under: Under<'_>) -> Subject {
         let wasm = |example| Some(bootstrap::wasm(&bootstrap::module(example)));
         match self {
-            Self::Plain => Subject::envoy(self, bootstrap::before(server, None, None), None).await,
+            Self::Plain => Subject::envoy(self, bootstrap::before(server, None, None), None, under).await,
             Self::NoOp | Self::ParseOnly => {
                 let filter = self.example().and_then(wasm);
-                Subject::envoy(self, bootstrap::before(server, filter, None), None).await
+                Subject::envoy(self, bootstrap::before(server, filter, None), None, under).await
             }
             Self::Unary => {
                 let side = Side::start(Kind::Unary).await;
                 let filter = self.example().and_then(wasm);
                 let bootstrap = bootstrap::before(server, filter, Some(side.address));
-                Subject::envoy(self, bootstrap, Some(side.process)).await
+                Subject::envoy(self, bootstrap, Some(side.process), under).await
             }
             Self::ExtProc => {
                 let side = Side::start(Kind::Processor).await;
                 let filter = Some(bootstrap::external_processor());
                 let bootstrap = bootstrap::before(server, filter, Some(side.address));
-                Subject::envoy(self, bootstrap, Some(side.process)).await
+                Subject::envoy(self, bootstrap, Some(side.process), under).await
             }
-            Self::Credits => Subject::penstock(self, server, ROOM, CREDITS).await,
-            Self::Penstock => Subject::penstock(self, server, ROOM, NO_CREDITS).await,
-            Self::Queued => Subject::penstock(self, server, &slots(PLACES), NO_CREDITS).await,
-            Self::Replicas => Subject::replicas(server).await,
+            Self::Credits | Self::NativeCredits => {
+                Subject::penstock(self, server, [ROOM, CREDITS], under).await
+            }
+            Self::Penstock | Self::NativePenstock => {
+                Subject::penstock(self, server, [ROOM, NO_CREDITS], under).await
+            }
+            Self::Queued => Subject::penstock(self, server, [&slots(PLACES), NO_CREDITS], under).await,
+            Self::Replicas => Subject::replicas(server, under).await,
             Self::EndpointPicker => {
                 let program = programs.endpoint_picker.as_deref();
-                Subject::endpoint_picker(server, program.expect("the plan has its program")).await
+                Subject::endpoint_picker(server, program.expect("the plan has its program"), under).await
             }
         }
     }
@@ -201,14 +236,14 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    async fn envoy(which: Which, bootstrap: Bootstrap, side: Option<Process>) -> Self {
+    async fn envoy(which: Which, bootstrap: Bootstrap, side: Option<Process>, under: Under<'_>) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("envoy.json");
         std::fs::write(&file, bootstrap.document.to_string()).expect("write the bootstrap");
         let admin = Pages::at(format!("http://{}", bootstrap.admin));
         Self {
             which,
-            envoy: launch(which.name(), &file, &admin, MEASURED).await,
+            envoy: launch(which.name(), &file, &admin, under).await,
             side,
             pages: None,
             admin,
@@ -220,10 +255,11 @@ impl Subject {
     }
 
     /// An endpoint picker of another project. Waits until it forwards a request.
-    async fn endpoint_picker(server: SocketAddr, program: &Path) -> Self {
+    async fn endpoint_picker(server: SocketAddr, program: &Path, under: Under<'_>) -> Self {
         let grpc = free_address();
         let picker = EndpointPicker::start(program, grpc, server, |command| REST.hold(command)).await;
-        let mut subject = Self::envoy(Which::EndpointPicker, bootstrap::before_picker(grpc), None).await;
+        let mut subject =
+            Self::envoy(Which::EndpointPicker, bootstrap::before_picker(grpc), None, under).await;
         let gateway = Pages::at(format!("http://{}", subject.address));
         penstock_tests::until("the endpoint picker picks", || async {
             let answer = gateway.try_post("/v1/chat/completions", &body::chat(body::SHORT)).await;
@@ -240,15 +276,20 @@ impl Subject {
 
     /// Penstock: its own bootstrap, its filter, its companion. `stock` is a line of the one pool's configuration, `credits` a key of
     /// its `queue`.
-    pub(crate) async fn penstock(which: Which, server: SocketAddr, stock: &str, credits: &str) -> Self {
+    pub(crate) async fn penstock(
+        which: Which,
+        server: SocketAddr,
+        [stock, credits]: [&str; 2],
+        under: Under<'_>,
+    ) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let envoy = [free_address(), free_address()];
         let companion = Companion::start(folder.path(), envoy, server, stock, credits).await;
-        Self::before_companion(which, folder, envoy, companion, None).await
+        Self::before_companion(which, folder, envoy, (companion, None), under).await
     }
 
     /// Penstock with two companions.
-    async fn replicas(server: SocketAddr) -> Self {
+    async fn replicas(server: SocketAddr, under: Under<'_>) -> Self {
         let (folder, other) = (tempfile::tempdir(), tempfile::tempdir());
         let (folder, other) = (folder.expect("a temporary folder"), other.expect("a temporary folder"));
         let etcd = Etcd::start().await;
@@ -267,7 +308,7 @@ impl Subject {
         let leader = start(&folder, grpc[0]).await;
         leads(&leader).await;
         let standby = start(&other, grpc[1]).await;
-        Self::before_companion(Which::Replicas, folder, envoy, leader, Some((standby, etcd))).await
+        Self::before_companion(Which::Replicas, folder, envoy, (leader, Some((standby, etcd))), under).await
     }
 
     /// Starts the Envoy of a companion whose configuration is in `folder`.
@@ -275,11 +316,11 @@ impl Subject {
         which: Which,
         folder: TempDir,
         [address, admin]: [SocketAddr; 2],
-        companion: Companion,
-        standby: Option<(Companion, Etcd)>,
+        (companion, standby): (Companion, Option<(Companion, Etcd)>),
+        under: Under<'_>,
     ) -> Self {
         let printed = std::process::Command::new(binary::penstock())
-            .args(["envoy-config", "--config"])
+            .args(["envoy-config", "--filter", which.filter(), "--config"])
             .arg(folder.path().join(CONFIG))
             .output()
             .expect("penstock runs");
@@ -288,7 +329,7 @@ impl Subject {
         let bootstrap = folder.path().join("envoy.yaml");
         std::fs::write(&bootstrap, &printed.stdout).expect("write the bootstrap");
         let admin = Pages::at(format!("http://{admin}"));
-        let envoy = launch(which.name(), &bootstrap, &admin, MEASURED).await;
+        let envoy = launch(which.name(), &bootstrap, &admin, under).await;
         let Companion { process, pages, .. } = companion;
         answers("the companion is ready", &pages, "/readyz", &process).await;
         Self {
@@ -409,12 +450,25 @@ async fn answers(what: &str, pages: &Pages, path: &str, process: &Process) {
     .await;
 }
 
+/// What the measured Envoy runs under.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Under<'a> {
+    /// Nothing.
+    Nothing,
+    /// Callgrind, which counts its instructions into files of this folder.
+    Callgrind(&'a Path),
+}
+
 /// Starts an Envoy with one worker and waits until it listens.
-async fn launch(name: &str, bootstrap: &Path, admin: &Pages, cores: Cores) -> Process {
-    let mut command = Command::new(Search::here().find().expect("an Envoy").path);
+async fn launch(name: &str, bootstrap: &Path, admin: &Pages, under: Under<'_>) -> Process {
+    let envoy = Search::here().find().expect("an Envoy").path;
+    let mut command = match under {
+        Under::Nothing => Command::new(envoy),
+        Under::Callgrind(folder) => instructions::counting(folder, &envoy),
+    };
     command.arg("--config-path").arg(bootstrap);
     command.args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]);
-    cores.hold(&mut command);
+    MEASURED.hold(&mut command);
     let process = Process::start(name, command).await;
     answers(&format!("{name} is ready"), admin, "/ready", &process).await;
     process

@@ -14,7 +14,9 @@ fn title(which: Which, results: &Value) -> String {
         Which::NoOp => "a wasm filter that does nothing",
         Which::ParseOnly => "one that reads the request (parse-only)",
         Which::Credits => "**Penstock**, by credit",
+        Which::NativeCredits => "**Penstock**, native filter, by credit",
         Which::Penstock => "**Penstock**, nothing waits",
+        Which::NativePenstock => "**Penstock**, native filter, nothing waits",
         Which::Queued => "**Penstock**, every request waits",
         Which::Replicas => "**Penstock**, nothing waits, with a standby and a lease in etcd",
         Which::Unary => "a unary gRPC call per request",
@@ -99,6 +101,8 @@ pub(crate) fn page(results: &Value) -> String {
             ("over plain us", Cell::Median("envoy_cpu_us_per_event_over_plain", 2)),
         ],
     );
+    text += "\nEnvoy's instructions, in thousands, counted by callgrind at one connection (`by credit`: the part of the requests):\n\n";
+    text += &instructions(results);
     text += "\n";
     text += &memory(results);
     text += "\n";
@@ -177,7 +181,9 @@ fn is_trivial(key: &str, which: Which) -> bool {
     let alone = match which {
         Which::Plain | Which::NoOp | Which::ParseOnly => true,
         Which::Credits
+        | Which::NativeCredits
         | Which::Penstock
+        | Which::NativePenstock
         | Which::Queued
         | Which::Replicas
         | Which::Unary
@@ -191,11 +197,34 @@ fn number(value: f64, digits: usize) -> String {
     if digits == 0 { grouped(value) } else { format!("{value:.digits$}") }
 }
 
+fn instructions(results: &Value) -> String {
+    let mut text = String::from("| |");
+    let columns = [("1kb", "1 KB"), ("220kb", "220 KB"), ("event", "an event of a stream")];
+    for (_, title) in columns {
+        let _ = write!(text, " {title} | over plain |");
+    }
+    text += " by credit |\n|---|---|---|---|---|---|---|---|\n";
+    let all = &results["instructions"];
+    let thousands = |value: f64| format!("{:.1}", value / 1e3);
+    for (name, which) in Which::ALL.into_iter().filter(|(name, _)| !all[name].is_null()) {
+        let _ = write!(text, "| {} |", title(which, results));
+        for (key, _) in columns {
+            let own = all[name][key].as_f64().unwrap_or_default();
+            let plain = all[Which::Plain.name()][key].as_f64().filter(|_| which != Which::Plain);
+            let over = plain.map_or_else(String::new, |plain| thousands(own - plain));
+            let _ = write!(text, " {} | {over} |", thousands(own));
+        }
+        let credit = all[name]["by_credit"].as_f64().map(|part| format!("{part:.2}"));
+        let _ = writeln!(text, " {} |", credit.unwrap_or_default());
+    }
+    text
+}
+
 fn memory(results: &Value) -> String {
     let mut text = String::from(
         "Memory of 5,000 paused requests, and after they have ended: resident memory. Envoy's allocator keeps its pages, so \
          the memory that it has given out is beside it.\n\n\
-         | body | Envoy, bytes each | of which the connection | companion, bytes each | Envoy MiB: before, paused, ended | \
+         | filter, body | Envoy, bytes each | of which the connection | companion, bytes each | Envoy MiB: before, paused, ended | \
          allocated in it | companion MiB |\n|---|---|---|---|---|---|---|\n",
     );
     for row in results["paused"].as_array().into_iter().flatten() {
@@ -206,7 +235,8 @@ fn memory(results: &Value) -> String {
         };
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {} | {} | {} |",
+            "| {}, {} | {} | {} | {} | {} | {} | {} |",
+            row["filter"].as_str().unwrap_or_default(),
             whole("body_bytes"),
             whole("envoy_bytes_each"),
             whole("envoy_bytes_each_of_the_connection"),
