@@ -153,6 +153,7 @@ fn post(body: &str) -> Request<Full<Bytes>> {
 /// Sends so many requests, one after the other.
 async fn ask(client: &mut Client, body: &str, count: usize) {
     for _ in 0..count {
+        client.ready().await.expect("an open connection");
         let response = client.send_request(post(body)).await.expect("an answer");
         assert_eq!(response.status(), 200);
         response.into_body().collect().await.expect("a whole answer");
@@ -166,6 +167,7 @@ struct Events {
 
 async fn events(client: &mut Client) -> Events {
     let chat = body::chat_that_begins(STREAM, body::SHORT);
+    client.ready().await.expect("an open connection");
     let response = client.send_request(post(&chat)).await.expect("an answer");
     assert_eq!(response.status(), 200);
     Events { body: response.into_body() }
