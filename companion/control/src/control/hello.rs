@@ -12,6 +12,7 @@ use crate::observation::SessionNews;
 use crate::pool::PoolInput;
 use crate::root_context::RootContext;
 use crate::session::Stage;
+use crate::wire_in;
 
 /// The reason for the end of a stream that a later stream of the same root context replaces.
 const REPLACED: &str = "a later stream speaks for this filter";
@@ -106,6 +107,7 @@ impl Control {
         let peer_before = context.peer();
         context.envoy = envoy;
         context.can_requeue = !hello.no_requeue;
+        context.door = wire_in::door(hello.door());
         context.stream = hello.stream;
         context.orphaned_since = None;
         context.followed_at = now;
