@@ -6,7 +6,7 @@ use prost::Message;
 use wire::command::Kind;
 
 use super::Control;
-use crate::ids::{ConnId, EnvoyId, Epoch};
+use crate::ids::{ConnId, Door, EnvoyId, Epoch};
 use crate::limits::{CONTEXTS_MAX, NODE_CHARS_MAX};
 use crate::observation::SessionNews;
 use crate::pool::PoolInput;
@@ -86,7 +86,9 @@ impl Control {
         let Some(expected) = self.settings.sessions_expected else {
             return;
         };
-        let open = self.contexts.values().filter(|context| context.is_open());
+        // The expected sessions are those of Envoy's workers.
+        let of_filters = self.contexts.values().filter(|context| context.door == Door::Filter);
+        let open = of_filters.filter(|context| context.is_open());
         if open.count() >= expected {
             self.is_gathered = true;
             if self.leadership.awaited.is_empty() {

@@ -19,7 +19,7 @@ use futures_util::{Stream, StreamExt};
 use penstock_control::Scope;
 use penstock_election::RoleStatus;
 use penstock_wire::limits;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
@@ -28,10 +28,10 @@ use tonic_health::server::HealthReporter;
 use self::generated::arbiter_server::{Arbiter, ArbiterServer};
 use crate::base::listener::Listener;
 use crate::base::tls::{self, ServerTlsConfig};
-use crate::decisions::driver::{Handle, ScopeRoles};
+use crate::decisions::driver::{FRAMES, Handle, ScopeRoles};
 use crate::election::Elections;
 use crate::surface::keep_alive;
-use crate::surface::session_frames::{self, Outgoing};
+use crate::surface::session_frames;
 
 /// The HTTP/2 window. A burst of small frames must fit into it, or h2 takes the burst for an attack and closes the
 /// connection.
@@ -137,7 +137,8 @@ async fn report_health(health: HealthReporter, mut roles: watch::Receiver<ScopeR
     }
 }
 
-fn leads_any(roles: &ScopeRoles) -> bool {
+/// Whether this companion leads; where each pool has a leader of its own, whether it leads one.
+pub(crate) fn leads_any(roles: &ScopeRoles) -> bool {
     let is_split = roles.keys().any(|scope| *scope != Scope::Gateway);
     let present = roles.iter().filter(|(scope, _)| !is_split || scope.pool().is_some());
     present.map(|(_, role)| role).any(RoleStatus::is_leader)
@@ -151,9 +152,12 @@ impl Arbiter for Service {
         &self,
         request: Request<Streaming<Bytes>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        let opened = session_frames::open(&self.driver, request.into_inner()).await;
-        let Outgoing { frames, open } = opened.map_err(|_| Status::unavailable("the companion is ending"))?;
-        // Dropped with the response stream, whose end ends the session.
+        let (to_filter, frames) = mpsc::channel(FRAMES);
+        let (open, closed) = oneshot::channel::<()>();
+        // An error means that the response stream was dropped, whose end ends the session.
+        let closed = async { drop(closed.await) };
+        let opened = session_frames::open(&self.driver, request.into_inner(), to_filter, closed).await;
+        opened.map_err(|_| Status::unavailable("the companion is ending"))?;
         let outgoing = ReceiverStream::new(frames).map(move |frame| {
             let _open = &open;
             Ok(frame)

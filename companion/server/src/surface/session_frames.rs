@@ -6,32 +6,25 @@ use std::pin::pin;
 use bytes::Bytes;
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
 use penstock_control::{ConnId, Event};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tonic::Status;
 
-use crate::decisions::driver::{FRAMES, Gone, Handle};
+use crate::decisions::driver::{Gone, Handle};
 
-/// The frames to a filter. The session ends when they are dropped.
-pub(crate) struct Outgoing {
-    /// The frames, encoded. They end when the driver closes the session.
-    pub(crate) frames: mpsc::Receiver<Bytes>,
-    /// Dropped with the frames.
-    pub(crate) open: oneshot::Sender<()>,
-}
-
-/// Opens a session whose filter sends the frames `incoming`, encoded.
+/// Opens a session. Its filter sends the frames `incoming`, encoded, and `to_filter` takes those to the filter; the driver closes the session
+/// by dropping it. The session ends with the filter's frames, or when `closed` returns.
 ///
 /// # Errors
 /// When the driver has ended.
 pub(crate) async fn open(
     driver: &Handle,
     incoming: impl Stream<Item = Result<Bytes, Status>> + Send + 'static,
-) -> Result<Outgoing, Gone> {
-    let (to_filter, frames) = mpsc::channel(FRAMES);
+    to_filter: mpsc::Sender<Bytes>,
+    closed: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), Gone> {
     let conn = driver.open(to_filter).await?;
-    let (open, closed) = oneshot::channel();
     tokio::spawn(read_to_end(conn, incoming, driver.clone(), closed));
-    Ok(Outgoing { frames, open })
+    Ok(())
 }
 
 /// Passes incoming frames to the driver, and then closes the session. A panic ends this session alone: a session that is
@@ -40,7 +33,7 @@ async fn read_to_end(
     conn: ConnId,
     incoming: impl Stream<Item = Result<Bytes, Status>>,
     driver: Handle,
-    closed: oneshot::Receiver<()>,
+    closed: impl Future<Output = ()>,
 ) {
     let reading = read(conn, incoming, driver.clone(), closed);
     if AssertUnwindSafe(reading).catch_unwind().await.is_err() {
@@ -53,19 +46,19 @@ async fn read_to_end(
     let _ = driver.send(Event::Closed(conn)).await;
 }
 
-/// Passes incoming frames to the driver until they end, or the outgoing ones are dropped.
+/// Passes incoming frames to the driver until they end, or `closed` returns.
 async fn read(
     conn: ConnId,
     incoming: impl Stream<Item = Result<Bytes, Status>>,
     driver: Handle,
-    mut closed: oneshot::Receiver<()>,
+    closed: impl Future<Output = ()>,
 ) {
-    let mut incoming = pin!(incoming);
+    let (mut incoming, mut closed) = (pin!(incoming), pin!(closed));
     loop {
         let message = tokio::select! {
             biased;
             message = incoming.next() => message,
-            _ = &mut closed => break,
+            () = &mut closed => break,
         };
         match message {
             Some(Ok(frame)) => {

@@ -88,6 +88,7 @@ fn scene(keys: &str) -> Scene {
         id: "1".into(),
         node: "envoy".into(),
         envoy: String::new(),
+        door: Door::Filter,
         open: true,
         waiting: 0,
         running: 2,

@@ -1,0 +1,6 @@
+//! The companion as an endpoint picker, asked by a real Envoy that loads no filter.
+
+mod choices;
+mod leaving;
+mod modes;
+mod refusals;
