@@ -17,7 +17,7 @@ use crate::headers;
 
 /// Envoy's details of the picker's replies, in its access log.
 const DETAILS: &str = "penstock";
-/// The namespace of the metadata that names a request's endpoints.
+/// The namespace of the metadata that names a request's endpoint.
 const LB: &str = "envoy.lb";
 
 /// Which of the two messages of an exchange an answer is about.
@@ -43,11 +43,11 @@ impl Side {
     }
 }
 
-/// The edits of a message's headers, with all that goes with them: for a request the endpoints as metadata, and a new choice of the route.
+/// The edits of a message's headers, with all that goes with them: for a request the endpoint as metadata, and a new choice of the route.
 fn common(side: Side, edits: &[HeaderEdit]) -> (CommonResponse, Option<Struct>) {
     let is_request = side == Side::Request;
     let mutation = if is_request { headers::of_request(edits) } else { headers::of_response(edits) };
-    let metadata = headers::endpoints(edits).filter(|_| is_request).map(metadata);
+    let metadata = headers::endpoint(edits).filter(|_| is_request).map(metadata);
     let is_empty = mutation == HeaderMutation::default();
     let common = CommonResponse {
         header_mutation: (!is_empty).then_some(mutation),
@@ -57,10 +57,10 @@ fn common(side: Side, edits: &[HeaderEdit]) -> (CommonResponse, Option<Struct>) 
     (common, metadata)
 }
 
-/// `{"envoy.lb": {"x-gateway-destination-endpoint": endpoints}}`
-fn metadata(endpoints: &str) -> Struct {
+/// `{"envoy.lb": {"x-gateway-destination-endpoint": endpoint}}`
+fn metadata(endpoint: &str) -> Struct {
     let one = |name: &str, kind| Struct { fields: [(name.to_owned(), Value { kind: Some(kind) })].into() };
-    one(LB, Kind::StructValue(one(ENDPOINT_HEADER, Kind::StringValue(endpoints.to_owned()))))
+    one(LB, Kind::StructValue(one(ENDPOINT_HEADER, Kind::StringValue(endpoint.to_owned()))))
 }
 
 /// The answer to headers.

@@ -34,6 +34,8 @@ pub(crate) struct Facts {
     /// By name.
     attributes: HashMap<String, Value>,
     passes_answer: bool,
+    /// The endpoint to which the picker has sent the request, `ip:port`.
+    endpoint: Option<String>,
     /// How the response came to be, by its headers.
     details: Option<&'static str>,
 }
@@ -58,6 +60,11 @@ impl Facts {
         self.passes_answer = passes_answer;
     }
 
+    /// The picker sends the request to this endpoint, `ip:port`.
+    pub(crate) fn set_endpoint(&mut self, endpoint: &str) {
+        self.endpoint = Some(endpoint.to_owned());
+    }
+
     /// The picker is about to reply itself.
     pub(crate) const fn set_replying(&mut self) {
         self.details = Some("penstock");
@@ -77,6 +84,19 @@ impl Facts {
 
     fn served(&self) -> Option<&str> {
         text(self.metadata.get(LB)?.fields.get(SERVED)?)
+    }
+
+    /// The server that the gateway has used last, as far as it says so: otherwise the one that the picker has chosen.
+    fn upstream(&self) -> Option<Vec<u8>> {
+        let attribute = self.attribute(&["upstream", "address"]);
+        let told = || self.served().or(self.endpoint.as_deref()).map(|address| address.as_bytes().to_vec());
+        attribute.or_else(told)
+    }
+
+    /// How often the gateway has sent the request: once, if it has sent it where the picker said.
+    fn attempts(&self) -> Option<u64> {
+        let is_chosen = self.endpoint.as_deref().map(str::as_bytes) == self.upstream().as_deref();
+        (self.endpoint.is_some() && is_chosen).then_some(1)
     }
 
     fn attribute(&self, path: &[&str]) -> Option<Vec<u8>> {
@@ -99,8 +119,10 @@ impl Facts {
 impl Properties for Facts {
     fn property(&self, path: &[&str]) -> Option<Vec<u8>> {
         match path {
-            ["upstream", "address"] => {
-                self.served().map(|served| served.as_bytes().to_vec()).or_else(|| self.attribute(path))
+            ["upstream", "address"] => self.upstream(),
+            ["upstream", "request_attempt_count"] => {
+                let counted = || self.attempts().map(|attempts| attempts.to_le_bytes().to_vec());
+                self.attribute(path).or_else(counted)
             }
             ["response", "code_details"] => {
                 let noted = || self.details.map(|details| details.as_bytes().to_vec());
@@ -204,6 +226,22 @@ mod tests {
         assert_eq!(property(&["source", "address"]), Some(b"10.0.0.1:7".to_vec()));
         assert_eq!(property(&["response", "flags"]), Some(64_u64.to_le_bytes().to_vec()));
         assert_eq!(property(&["request", "total_size"]), None);
+    }
+
+    #[test]
+    fn a_request_was_sent_once_if_its_endpoint_was_used() {
+        let elsewhere = facts(&[(LB, object(&[(SERVED, string("10.0.0.2:80"))]))], &[]);
+        let counted = facts(&[], &[("upstream.request_attempt_count", value(Kind::NumberValue(3.0)))]);
+        let attempts = |mut facts: Facts| {
+            facts.set_endpoint("10.0.0.1:80");
+            let count = facts.property(&["upstream", "request_attempt_count"]);
+            (facts.property(&["upstream", "address"]), count)
+        };
+        let count = |count: u64| Some(count.to_le_bytes().to_vec());
+        assert_eq!(attempts(Facts::new(None)), (Some(b"10.0.0.1:80".to_vec()), count(1)));
+        assert_eq!(attempts(elsewhere), (Some(b"10.0.0.2:80".to_vec()), None));
+        assert_eq!(attempts(counted), (Some(b"10.0.0.1:80".to_vec()), count(3)));
+        assert_eq!(Facts::new(None).property(&["upstream", "request_attempt_count"]), None);
     }
 
     #[test]

@@ -39,7 +39,15 @@ pub(crate) fn of_request(edits: &[HeaderEdit]) -> HeaderMutation {
         }
         HeaderEdit::SetProperty(..) => false,
     };
-    mutation(edits.iter().filter(is_kept))
+    let mut mutation = mutation(edits.iter().filter(is_kept));
+    if let Some(endpoint) = endpoint(edits) {
+        let is_other = |set: &HeaderValueOption| {
+            set.header.as_ref().is_none_or(|header| header.key != names::ENDPOINT_HEADER)
+        };
+        mutation.set_headers.retain(is_other);
+        mutation.set_headers.push(set(names::ENDPOINT_HEADER, endpoint.to_owned()));
+    }
+    mutation
 }
 
 /// The edits of a response's headers.
@@ -80,14 +88,18 @@ pub(crate) fn set(name: &str, value: String) -> HeaderValueOption {
     }
 }
 
-/// The endpoints to which these edits send a request, `ip:port,...`.
-pub(crate) fn endpoints(edits: &[HeaderEdit]) -> Option<&str> {
-    edits.iter().rev().find_map(|edit| match edit {
+/// The endpoint to which these edits send a request, `ip:port`: the first one of a grant.
+///
+/// The others are fallbacks. A gateway may follow them, but a cluster of the type `ORIGINAL_DST`, as in the charts of llm-d, takes a list for
+/// no address and answers 503.
+pub(crate) fn endpoint(edits: &[HeaderEdit]) -> Option<&str> {
+    let list = edits.iter().rev().find_map(|edit| match edit {
         HeaderEdit::Add(name, value) | HeaderEdit::Set(name, value) if *name == names::ENDPOINT_HEADER => {
             Some(value.as_str())
         }
         _ => None,
-    })
+    })?;
+    list.split(',').next()
 }
 
 /// Headers of a reply, with these edits carried out. The status is among them, as `:status`.
@@ -127,7 +139,7 @@ mod tests {
             HeaderEdit::Remove("accept-encoding".into()),
             HeaderEdit::Add("x-penstock-pool", "chat".into()),
             HeaderEdit::Remove("x-gateway-destination-endpoint".into()),
-            HeaderEdit::Add("x-gateway-destination-endpoint", "127.0.0.1:1".into()),
+            HeaderEdit::Add("x-gateway-destination-endpoint", "127.0.0.1:1,127.0.0.1:2".into()),
             HeaderEdit::Set("content-length", "7".into()),
             HeaderEdit::SetStatic("x-envoy-retry-on", "connect-failure"),
             HeaderEdit::SetProperty("penstock.requeue", "token".into()),
@@ -135,13 +147,13 @@ mod tests {
         assert_eq!(
             shown(&of_request(&edits)),
             [
-                "x-gateway-destination-endpoint: 127.0.0.1:1",
                 "content-length: 7",
+                "x-gateway-destination-endpoint: 127.0.0.1:1",
                 "-x-penstock-pool",
                 "-accept-encoding"
             ]
         );
-        assert_eq!(endpoints(&edits), Some("127.0.0.1:1"));
+        assert_eq!(endpoint(&edits), Some("127.0.0.1:1"));
         let report = [HeaderEdit::Add("x-penstock-outcome", "dispatched".into())];
         assert_eq!(shown(&of_response(&report)), ["x-penstock-outcome: dispatched"]);
     }

@@ -23,7 +23,7 @@ use crate::answer::{self, Side};
 use crate::facts::Facts;
 use crate::generated::processing_request::Request;
 use crate::generated::{BodySendMode, HttpBody, HttpHeaders, ProcessingRequest};
-use crate::headers::{number, with_headers};
+use crate::headers::{self, number, with_headers};
 use crate::limits::PIECE_BYTES;
 use crate::outbox::Outbox;
 use crate::pieces::Pieces;
@@ -150,8 +150,11 @@ impl Stream {
         }
     }
 
-    /// The request goes on: to the endpoints that the edits name.
+    /// The request goes on: to the endpoint that the edits name.
     fn release_request(&mut self, edits: Vec<HeaderEdit>) {
+        if let Some(endpoint) = headers::endpoint(&edits) {
+            self.facts.set_endpoint(endpoint);
+        }
         self.request.edits.extend(edits);
         self.request.open(&self.out);
     }
