@@ -194,6 +194,29 @@ impl Deref for PickerGateway {
     }
 }
 
+/// The status of a service by the protocol of gRPC health checks; `None`: the server has no such service, or doesn't answer.
+pub async fn health(address: SocketAddr, service: &str) -> Option<u8> {
+    let socket = tokio::net::TcpStream::connect(address).await.ok()?;
+    let (mut client, connection) = h2::client::handshake(socket).await.ok()?;
+    let driver = tokio::spawn(async move { drop(connection.await) });
+    let request = http::Request::post(format!("http://{address}/grpc.health.v1.Health/Check"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers");
+    let (response, mut body) = client.send_request(request.body(()).ok()?, false).ok()?;
+    // Field 1, a text, in a message of gRPC.
+    let length = u8::try_from(service.len()).ok()?;
+    let message = [&[0, 0, 0, 0, length.checked_add(2)?, 0x0a, length], service.as_bytes()].concat();
+    body.send_data(message.into(), true).ok()?;
+    let mut answer = response.await.ok()?.into_body();
+    let message = answer.data().await?.ok()?;
+    driver.abort();
+    // Field 1, a number.
+    match message.get(5..)? {
+        [0x08, status] => Some(*status),
+        _ => None,
+    }
+}
+
 fn bootstrap(picker: SocketAddr, setup: &Setup) -> Value {
     let listeners = setup.modes.iter().enumerate();
     let listeners: Vec<Value> = listeners.map(|(number, modes)| listener(number, *modes, setup)).collect();

@@ -101,7 +101,11 @@ inline_schema!(PickerTls, |_| json_schema!({
         {"enum": ["off", "auto"]},
         {
             "type": "object",
-            "properties": {"cert": {"type": "string"}, "key": {"type": "string"}},
+            "description": "The PEM files of the certificate that the picker shows to gateways.",
+            "properties": {
+                "cert": {"type": "string", "description": "The certificate, followed by its intermediate certificates."},
+                "key": {"type": "string", "description": "The certificate's private key."},
+            },
             "required": ["cert", "key"],
             "additionalProperties": false,
         },

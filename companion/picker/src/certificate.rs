@@ -32,6 +32,8 @@ pub enum Error {
 /// When there is none, or key and certificate don't belong together.
 #[cfg(feature = "tls")]
 pub(crate) fn tls(certificate: &Certificate) -> Result<tonic::transport::ServerTlsConfig, Error> {
+    use std::error::Error as _;
+
     use tonic::transport::{Identity, Server, ServerTlsConfig};
 
     let identity = match certificate {
@@ -44,7 +46,11 @@ pub(crate) fn tls(certificate: &Certificate) -> Result<tonic::transport::ServerT
     let config = ServerTlsConfig::new().identity(identity);
     match Server::builder().tls_config(config.clone()) {
         Ok(_) => Ok(config),
-        Err(error) => Err(Error::Unusable(crate::serve::source_of(&error))),
+        Err(error) => {
+            // Its own text says nothing.
+            let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+            Err(Error::Unusable(why))
+        }
     }
 }
 

@@ -13,12 +13,12 @@
 
 mod answer;
 mod certificate;
+mod event;
 mod facts;
 #[expect(
     unreachable_pub,
     clippy::allow_attributes,
-    clippy::default_constructed_unit_structs,
-    clippy::large_enum_variant,
+    clippy::enum_variant_names,
     reason = "generated code"
 )]
 #[rustfmt::skip]

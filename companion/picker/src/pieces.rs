@@ -164,7 +164,7 @@ mod tests {
     fn the_front_is_replaced_and_the_end_extended() {
         for length in 0..=9 {
             let mut body = of(&["abc", "de", "fghi"]);
-            assert!((&mut body).replace_front(length, b"XY") && (&mut body).append(b"Z"));
+            assert!(body.replace_front(length, b"XY") && (&mut body).append(b"Z"));
             let expected = format!("XY{}Z", &"abcdefghi"[length..]);
             assert!(body.is_changed());
             assert_eq!(body.size(), expected.len());

@@ -1,6 +1,5 @@
 //! Listens for gateways, deals their connections to the workers' threads, and reports health.
 
-use std::error::Error as _;
 use std::io;
 use std::net::TcpStream as StdStream;
 use std::sync::Arc;
@@ -352,9 +351,4 @@ async fn serve_connections(
         .add_routes(common.health.add_service(service))
         .serve_with_incoming_shutdown(incoming, ended(ending))
         .await
-}
-
-/// The innermost cause of an error, whose own text may say nothing.
-pub(crate) fn source_of(error: &tonic::transport::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }

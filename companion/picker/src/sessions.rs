@@ -5,8 +5,8 @@ use penstock_filter_core::effect::SessionId;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
+use crate::event::Event;
 use crate::limits::FRAMES;
-use crate::worker::Event;
 
 /// A session that a worker opens. The companion closes it by dropping `to_worker`, and the worker by dropping the other end of
 /// `from_worker`.

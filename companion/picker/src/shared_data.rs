@@ -5,9 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use penstock_filter_core::shared_data::{SetIf, SharedData};
 
-/// Values and their versions, by key. Cheap to clone.
+/// Values and their versions, by key.
+type Table = BTreeMap<String, (Vec<u8>, u32)>;
+
+/// The data of all workers. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct WorkersData(Arc<Mutex<BTreeMap<String, (Vec<u8>, u32)>>>);
+pub(crate) struct WorkersData(Arc<Mutex<Table>>);
 
 impl SharedData for WorkersData {
     fn get(&self, key: &str) -> Option<(Vec<u8>, u32)> {

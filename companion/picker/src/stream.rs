@@ -384,3 +384,6 @@ impl Message {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use hashbrown::HashMap;
 use penstock_filter_core::config::Config;
 use penstock_filter_core::effect::{Effect, SessionId};
@@ -15,6 +14,7 @@ use penstock_filter_core::time::Instant;
 use penstock_filter_core::worker::Worker;
 use tokio::sync::mpsc;
 
+use crate::event::Event;
 use crate::facts::Facts;
 use crate::generated::ProcessingRequest;
 use crate::limits::{BATCH, STREAMS_MAX};
@@ -25,20 +25,6 @@ use crate::stream::Stream;
 
 /// The least pause between two ticks.
 const TICK_MIN: Duration = Duration::from_millis(5);
-
-/// What a worker learns of.
-pub(crate) enum Event {
-    /// A stream of the gateway has begun, at the port of this pool.
-    StreamOpened(u32, Outbox, Option<Arc<str>>),
-    /// A message has arrived on a stream.
-    Message(u32, Box<ProcessingRequest>),
-    /// A stream has ended.
-    StreamClosed(u32),
-    /// A frame of the companion has arrived on a session, the one with this number.
-    Frame(SessionId, u64, Bytes),
-    /// The companion has closed a session.
-    SessionClosed(SessionId, u64),
-}
 
 /// Reaches a worker. Cheap to clone.
 #[derive(Clone)]

@@ -1,5 +1,7 @@
 //! Clients that leave, at whatever point, and answers that are streamed.
 
+use std::time::Duration;
+
 use penstock_tests::gateway::{pool, slots};
 use penstock_tests::{ClientRequest, Modes, PickerGateway, Upstream, run};
 
@@ -80,6 +82,34 @@ fn a_streamed_answer_passes_as_it_comes_and_is_counted() {
             assert_eq!(page.sum("penstock_output_tokens_total", &[]), 2.0, "{response_body}");
             assert_eq!(page.sum("penstock_input_tokens_total", &[]), 9.0, "{response_body}");
         }
+    });
+}
+
+#[test]
+fn many_requests_of_which_some_leave_hold_the_bound_and_leave_nothing_behind() {
+    run(async {
+        let server = Upstream::serving(Duration::from_millis(2)).await;
+        let pools = [pool("chat", "", &[&server], &slots(4))];
+        let gateway = PickerGateway::start("", &pools, Modes::FULL_DUPLEX).await;
+        let ask = |number: usize| {
+            ClientRequest::chat("m", &number.to_string()).tenant(&format!("tenant-{}", number % 10))
+        };
+        let requests: Vec<_> = (0..400).map(|number| gateway.spawn(ask(number))).collect();
+        gateway.stock("chat", 4).await;
+        let mut left = 0;
+        for (number, request) in requests.into_iter().enumerate() {
+            if number % 3 == 0 {
+                request.abort();
+                left += usize::from(request.await.is_err());
+            } else {
+                let answer = request.await.expect("no panic");
+                assert_eq!(answer.status, 200, "{number}: {}", answer.text());
+            }
+        }
+        assert!(left > 0, "nobody has left");
+        gateway.stock("chat", 0).await;
+        gateway.waiting("chat", 0).await;
+        assert!(server.peak() <= 4, "{}", server.peak());
     });
 }
 

@@ -170,7 +170,7 @@ const ARROWS: &[Arrow] = &[
         name: "penstock-picker",
         workspace: &["penstock-base", "penstock-filter-core", "penstock-wire"],
         outside: None,
-        never: &["axum", "kube", "penstock-control", "penstock-config", "penstock-world", "proxy-wasm"],
+        never: &["kube", "penstock-control", "penstock-config", "penstock-world", "proxy-wasm"],
     },
     Arrow {
         name: "penstock-server",
