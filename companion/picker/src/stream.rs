@@ -24,7 +24,7 @@ use crate::facts::Facts;
 use crate::generated::processing_request::Request;
 use crate::generated::{BodySendMode, HttpBody, HttpHeaders, ProcessingRequest};
 use crate::headers::{self, number, with_headers};
-use crate::limits::PIECE_BYTES;
+use crate::limits::{PIECE_BYTES, RETRY_AFTER_MS};
 use crate::outbox::Outbox;
 use crate::pieces::Pieces;
 
@@ -281,7 +281,21 @@ impl Stream {
     fn end_with(&mut self, now: Instant, worker: &mut Worker, reply: LocalReply, edits: Vec<HeaderEdit>) {
         self.out.send(answer::reply(reply, edits));
         self.is_over = true;
+        self.request.body = Pieces::default();
         self.end(now, worker);
+    }
+
+    /// Bytes of the request's body that are held.
+    pub(crate) const fn body_bytes(&self) -> usize {
+        self.request.body.size()
+    }
+
+    /// The worker holds as many bytes of bodies as it may.
+    pub(crate) fn refuse_body(&mut self, now: Instant, worker: &mut Worker) {
+        let message =
+            "The endpoint picker holds as many bytes of bodies as it may: send the request again later.";
+        let failure = Failure::new(503, Code::QueueFull, message).retry_after_ms(RETRY_AFTER_MS);
+        self.reply(now, worker, failure.reply(Api::Unspecified, None));
     }
 
     /// The exchange has ended: its response is complete, or the gateway has ended the stream.

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use crate::event::Event;
 use crate::facts::Facts;
 use crate::generated::ProcessingRequest;
-use crate::limits::{BATCH, STREAMS_MAX};
+use crate::limits::{BATCH, BODY_BYTES_MAX, STREAMS_MAX};
 use crate::outbox::Outbox;
 use crate::sessions::{NewSession, Sessions};
 use crate::shared_data::WorkersData;
@@ -116,6 +116,8 @@ pub(crate) struct Seat {
     clock: Clock,
     worker: Worker,
     streams: HashMap<u32, Stream>,
+    /// Bytes of request bodies in all streams.
+    body_bytes: usize,
     sessions: Sessions,
 }
 
@@ -132,6 +134,7 @@ impl Seat {
             clock,
             worker: Worker::new(clock.now(), random, config, Box::new(shared)),
             streams: HashMap::new(),
+            body_bytes: 0,
             sessions: Sessions::new(companion, events),
         }
     }
@@ -165,18 +168,25 @@ impl Seat {
     }
 
     fn handle(&mut self, now: Instant, event: Event) {
-        let Self { worker, streams, sessions, .. } = self;
+        let Self { worker, streams, sessions, body_bytes, .. } = self;
         match event {
             Event::StreamOpened(id, out, pool) => {
                 streams.insert(id, Stream::new(id, out, Facts::new(pool)));
             }
             Event::Message(id, message) => {
                 if let Some(stream) = streams.get_mut(&id) {
+                    let before = stream.body_bytes();
                     stream.receive(now, worker, *message);
+                    *body_bytes = body_bytes.saturating_sub(before).saturating_add(stream.body_bytes());
+                    if *body_bytes > BODY_BYTES_MAX && stream.body_bytes() > before {
+                        *body_bytes = body_bytes.saturating_sub(stream.body_bytes());
+                        stream.refuse_body(now, worker);
+                    }
                 }
             }
             Event::StreamClosed(id) => {
                 if let Some(mut stream) = streams.remove(&id) {
+                    *body_bytes = body_bytes.saturating_sub(stream.body_bytes());
                     stream.end(now, worker);
                 }
             }
@@ -201,11 +211,14 @@ impl Seat {
                 Effect::Session(id, effect) => self.carry_out_on_session(now, id, effect),
                 Effect::Resume { context, edits, rewrite } => {
                     if let Some(stream) = streams.get_mut(&context) {
+                        // From here on the body is on its way to the gateway.
+                        self.body_bytes = self.body_bytes.saturating_sub(stream.body_bytes());
                         stream.resume(now, worker, edits, rewrite);
                     }
                 }
                 Effect::Reply { context, reply } => {
                     if let Some(stream) = streams.get_mut(&context) {
+                        self.body_bytes = self.body_bytes.saturating_sub(stream.body_bytes());
                         stream.reply(now, worker, reply);
                     }
                 }
