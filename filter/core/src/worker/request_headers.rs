@@ -118,8 +118,14 @@ impl Worker {
             apply_token(&mut exchange, token);
             exchange.register.moved = headers.get(names::KEEP_ALIVE_HEADER).is_some();
         }
+        exchange.register.pool = host.pool().unwrap_or_default().to_owned();
+        let is_unserved = registration::restrict_to_subset(&mut exchange.register, host.subset());
         let sequence = exchange.register.sequence;
         self.exchanges.insert(sequence, exchange);
+        if is_unserved {
+            let reply = self.refuse(now, sequence, &empty_subset(), outcome::NO_ENDPOINTS);
+            return HeadersAction::Reply(sequence, reply);
+        }
         if let Some(failure) = registration::check_headers(headers, end, self.policy.body_bytes_max) {
             let reply = self.refuse(now, sequence, &failure, outcome::REJECTED_INVALID);
             return HeadersAction::Reply(sequence, reply);
@@ -225,7 +231,8 @@ impl Worker {
         } else {
             drop(privileged);
         }
-        let named = model.and_then(|model| self.policy.pool(model).ok().flatten());
+        let chosen = host.pool().and_then(|pool| self.policy.named(pool).cloned());
+        let named = chosen.or_else(|| self.policy.pool(model?).ok().flatten());
         if named.is_none() && !end && self.policy.has_choice_of_pools() {
             return self.read_model(now, context, headers, edits);
         }
@@ -308,6 +315,12 @@ fn path_not_found() -> Failure {
     let message = "The gateway doesn't know this path: list it under `paths.queued` if the server computes for it, under `paths.passed` \
                    if it doesn't, or set `paths.other: pass`.";
     Failure::new(404, Code::PathNotFound, message).without_retry()
+}
+
+/// The error for a request that its gateway lets go to no endpoint.
+fn empty_subset() -> Failure {
+    let message = "The gateway allows no endpoint for this request: its subset of endpoints is empty.";
+    Failure::new(503, Code::NoEndpoints, message).retry_after_ms(RETRY_AFTER_MIN_MS)
 }
 
 /// The error for a request that reaches the requeue listener without a valid token.
