@@ -11,6 +11,7 @@ use http::Request;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
+use penstock_tests::pages::Pages;
 use penstock_tests::until;
 use serde_json::{Map, Value, json};
 use tokio::net::TcpStream;
@@ -75,6 +76,13 @@ async fn of_subject(subject: &Subject, folder: &Path) -> Value {
     let mut counter = Counter { subject, folder, dumps: 0, last: Instant::now(), idle_per_s: 0.0 };
     let (short, long) = (body::chat(body::SHORT), body::chat(body::LONG));
     let mut client = connect(subject).await;
+    // An Envoy that is so slow listens before its filter has a session.
+    let gateway = Pages::at(format!("http://{}", subject.address));
+    until("a request is answered", || async {
+        let answer = gateway.try_post("/v1/chat/completions", &short).await?;
+        if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
+    })
+    .await;
     ask(&mut client, &short, WARM).await;
     counter.since_last().await;
     tokio::time::sleep(IDLE).await;
