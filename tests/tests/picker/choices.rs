@@ -1,9 +1,11 @@
 //! Which endpoint a request gets, and what the gateway may say about that.
 
+use std::time::Duration;
+
 use penstock_tests::gateway::{pool, slots};
 use penstock_tests::picker::Setup;
 use penstock_tests::ports::free_address;
-use penstock_tests::{ClientRequest, Modes, PickerGateway, Upstream, run};
+use penstock_tests::{ClientRequest, Modes, PickerGateway, Upstream, run, until};
 use serde_json::json;
 
 #[test]
@@ -94,24 +96,31 @@ fn the_port_chooses_the_pool_whatever_the_model() {
 }
 
 #[test]
-fn a_server_that_refuses_the_connection_is_left_out() {
+fn a_server_that_refuses_connections_is_marked_down() {
     run(async {
-        let server = Upstream::scripted().await;
+        let server = Upstream::serving(Duration::ZERO).await;
         let gone = Upstream::scripted().await;
-        let keys = "  stock: {watermark_per_backend: none}\n  scheduler: {prefix: 0}\n";
+        let address = gone.address().to_string();
+        let keys = "  scheduler: {prefix: 0}\n  down: {first: 60s, max: 60s}\n";
         let pools = [pool("chat", "", &[&gone, &server], keys)];
         let gateway = PickerGateway::start("", &pools, Modes::FULL_DUPLEX).await;
         drop(gone);
-        let mut statuses = Vec::new();
-        for _ in 0..8 {
-            let answer = gateway.spawn(ClientRequest::chat("m", "hi"));
-            tokio::select! {
-                call = server.next() => { call.answer(); }
-                () = async { while !answer.is_finished() { tokio::task::yield_now().await; } } => {}
+        let ask = || gateway.send(ClientRequest::chat("m", "hi"));
+        until("the server is down", || async {
+            let answer = ask().await;
+            if answer.status != 200 {
+                assert_eq!((answer.status, answer.code()), (503, "upstream_unavailable".to_owned()));
             }
-            statuses.push(answer.await.expect("no panic").status);
+            let labels = [("endpoint", address.as_str()), ("state", "down")];
+            match gateway.metrics().await.sum("penstock_endpoint_state", &labels) {
+                1.0 => Ok(()),
+                seen => Err(format!("{seen} after {}", answer.status)),
+            }
+        })
+        .await;
+        for _ in 0..8 {
+            assert_eq!(ask().await.status, 200);
         }
-        assert_eq!(statuses.last(), Some(&200), "{statuses:?}");
         gateway.stock("chat", 0).await;
     });
 }

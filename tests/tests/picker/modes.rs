@@ -105,3 +105,50 @@ fn clients_of_http2_and_trailers_of_requests_are_served_in_every_mode() {
         }
     });
 }
+
+#[test]
+fn bodies_up_to_the_limit_pass_and_longer_ones_are_refused() {
+    const LIMIT: usize = 32 << 20;
+    run(async {
+        let modes = Modes { request_body: "FULL_DUPLEX_STREAMED", ..Modes::FULL_DUPLEX };
+        let (gateway, server) = gateway(vec![modes]).await;
+        let body = chat(LIMIT - 200, false);
+        assert!(body.len() <= LIMIT, "{}", body.len());
+        let mut client = by_http1(&gateway, modes, &body).await;
+        let call = server.next().await;
+        assert!(call.body == body, "{} bytes instead of {}", call.body.len(), body.len());
+        call.answer();
+        expect_served(modes, &client.answer().await);
+        let mut announced = Raw::connect(gateway.address(modes)).await;
+        announced.send(post(PATH, &format!("content-length: {}\r\n", LIMIT + 1))).await;
+        announced.answer().await.expect_error(413, "request_too_large", "rejected_invalid");
+        let mut chunked = Raw::connect(gateway.address(modes)).await;
+        chunked.send(post(PATH, "transfer-encoding: chunked\r\n")).await;
+        let chunk = "x".repeat(1 << 20);
+        for _ in 0..33 {
+            chunked.send(format!("100000\r\n{chunk}\r\n")).await;
+        }
+        let refused = chunked.answer().await;
+        assert!([400, 413].contains(&refused.status), "{} {}", refused.status, refused.text());
+        gateway.stock("chat", 0).await;
+    });
+}
+
+#[test]
+fn a_request_without_a_body_is_refused_and_one_that_passes_is_sent_on() {
+    run(async {
+        for modes in [Modes::FULL_DUPLEX, Modes { request_body: "BUFFERED", ..Modes::FULL_DUPLEX }] {
+            let (gateway, server) = gateway(vec![modes]).await;
+            let mut empty = Raw::connect(gateway.address(modes)).await;
+            empty.send(post(PATH, "content-length: 0\r\n")).await;
+            empty.answer().await.expect_error(400, "invalid_request", "rejected_invalid");
+            let mut passing = Raw::connect(gateway.address(modes)).await;
+            passing.send(post("/tokenize", "content-length: 11\r\n")).await;
+            passing.send(r#"{"prompt":1}"#.get(..11).unwrap_or_default()).await;
+            let call = server.next().await;
+            assert_eq!((call.path.as_str(), call.body.len()), ("/tokenize", 11), "{modes:?}");
+            call.respond(200, &[("content-type", "application/json")], "{}");
+            assert_eq!(passing.answer().await.status, 200, "{modes:?}");
+        }
+    });
+}

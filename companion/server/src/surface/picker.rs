@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 
 use futures_util::StreamExt as _;
-use penstock_config::{Address, Config, Picker};
+use penstock_config::{Config, Picker};
 use penstock_picker::{Certificate, Door, NewSession, Settings};
 use penstock_wire::Policy;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::base::listener::{self, Listener};
+use crate::base::listener::{self, open_tcp};
 use crate::base::phase::Phase;
 use crate::decisions::driver::{Handle, ScopeRoles};
 use crate::surface::grpc::leads_any;
@@ -40,14 +40,14 @@ impl Ports {
         let Picker { listen: Some(listen), health, .. } = config.picker else {
             return Ok(None);
         };
-        let mut doors = vec![Door { listener: open(listen, "picker.listen")?, pool: None }];
+        let mut doors = vec![Door { listener: open_tcp(listen, "picker.listen")?, pool: None }];
         for pool in &config.pools {
             if let Some(port) = pool.picker_port {
-                let listener = open(SocketAddr::new(listen.ip(), port), "pools[].picker_port")?;
+                let listener = open_tcp(SocketAddr::new(listen.ip(), port), "pools[].picker_port")?;
                 doors.push(Door { listener, pool: Some(pool.name.clone()) });
             }
         }
-        let health = health.map(|health| open(health, "picker.health")).transpose()?;
+        let health = health.map(|health| open_tcp(health, "picker.health")).transpose()?;
         Ok(Some(Self { doors, health, certificate }))
     }
 
@@ -63,13 +63,6 @@ impl Ports {
         let settings =
             Settings { policy, node: NODE.to_owned(), doors, health, certificate, companion, ready };
         (penstock_picker::serve(settings, shutdown), Sessions(sessions))
-    }
-}
-
-fn open(address: SocketAddr, key: &'static str) -> Result<TcpListener, listener::Error> {
-    match Listener::open(&Address::Tcp(address), key)? {
-        Listener::Tcp(listener) => Ok(listener),
-        Listener::Unix(..) => unreachable!("the address is one of TCP"),
     }
 }
 
