@@ -1,13 +1,18 @@
 //! A body in the pieces in which it came.
 //!
-//! A piece keeps the memory of the message that brought it, so a body is given back without a copy. The filter core reads at any place;
+//! A long piece keeps the memory of the message that brought it, so a body is given back without a copy. Short ones are joined. The filter core reads at any place;
 //! what it changes becomes a piece of its own.
 
 use core::ops::Range;
 use std::collections::VecDeque;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use penstock_filter_core::rewrite::BufferedBody;
+
+use crate::limits::PIECE_BYTES;
+
+/// A piece that is shorter is added to the one before.
+const SMALL: usize = 4_096;
 
 /// A body, or what has come of it and not been given on.
 #[derive(Debug, Default)]
@@ -19,9 +24,23 @@ pub(crate) struct Pieces {
 
 impl Pieces {
     pub(crate) fn push(&mut self, piece: Bytes) {
-        if !piece.is_empty() {
-            self.size = self.size.saturating_add(piece.len());
-            self.pieces.push_back(piece);
+        if piece.is_empty() {
+            return;
+        }
+        self.size = self.size.saturating_add(piece.len());
+        let last = if piece.len() < SMALL { self.pieces.pop_back() } else { None };
+        match last {
+            // A piece holds more memory than its bytes, so a body in many small ones would hold many times its length.
+            Some(last) if last.len() < PIECE_BYTES => {
+                let mut joined = last.try_into_mut().unwrap_or_else(|shared| {
+                    let mut copied = BytesMut::with_capacity(shared.len().saturating_add(SMALL));
+                    copied.extend_from_slice(&shared);
+                    copied
+                });
+                joined.extend_from_slice(&piece);
+                self.pieces.push_back(joined.freeze());
+            }
+            last => self.pieces.extend(last.into_iter().chain([piece])),
         }
     }
 

@@ -38,6 +38,8 @@ pub(crate) struct Stream {
     sequence: Option<u64>,
     request: Message,
     response: Message,
+    /// The headers of the request have come.
+    has_begun: bool,
     /// The picker has replied, or answers nothing: what still comes is ignored.
     is_over: bool,
 }
@@ -52,6 +54,7 @@ impl Stream {
             sequence: None,
             request: Message::new(Side::Request),
             response: Message::new(Side::Response),
+            has_begun: false,
             is_over: false,
         }
     }
@@ -69,6 +72,14 @@ impl Stream {
         }
         self.facts.take_from(&mut message);
         match message.request {
+            // Another request has a stream of its own.
+            Some(Request::RequestHeaders(_)) if self.has_begun => {
+                tracing::debug!(
+                    "endpoint picker: a gateway has sent headers of a second request on one stream"
+                );
+                self.is_over = true;
+                self.end(now, worker);
+            }
             Some(Request::RequestHeaders(headers)) => self.on_request_headers(now, worker, &headers),
             Some(Request::RequestBody(body)) => self.on_request_body(now, worker, body),
             Some(Request::RequestTrailers(_)) => self.on_request_trailers(now, worker),
@@ -81,6 +92,7 @@ impl Stream {
     }
 
     fn on_request_headers(&mut self, now: Instant, worker: &mut Worker, message: &HttpHeaders) {
+        self.has_begun = true;
         self.request.owed.push(Owed::Headers);
         let end = message.end_of_stream;
         let (action, length) = with_headers(message.headers.as_ref(), |headers| {

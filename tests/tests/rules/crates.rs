@@ -96,7 +96,7 @@ const ARROWS: &[Arrow] = &[
     Arrow {
         name: "penstock-filter-native",
         workspace: &["penstock-filter-core", "penstock-wire"],
-        outside: Some(&["getrandom", "hashbrown"]),
+        outside: Some(&["getrandom", "hashbrown", "siphasher"]),
         never: &["proxy-wasm", "tokio", "tonic"],
     },
     Arrow {

@@ -126,7 +126,9 @@ impl Worker {
                 return self.refuse_invalid(now, sequence, &failure);
             }
         };
-        let edits = pool.map_or(Ok(Vec::new()), |pool| self.pass_to(&pool));
+        let register = &mut exchange.register;
+        let only = register.gateway_subset.then(|| core::mem::take(&mut register.subset));
+        let edits = pool.map_or(Ok(Vec::new()), |pool| self.pass_to(&pool, only.as_deref()));
         match edits {
             Ok(edits) => {
                 self.exchanges.remove(&sequence);

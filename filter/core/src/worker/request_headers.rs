@@ -234,13 +234,13 @@ impl Worker {
         let chosen = host.pool().and_then(|pool| self.policy.named(pool).cloned());
         let named = chosen.or_else(|| self.policy.pool(model?).ok().flatten());
         if named.is_none() && !end && self.policy.has_choice_of_pools() {
-            return self.read_model(now, context, headers, edits);
+            return self.read_model(now, context, headers, edits, host.subset());
         }
         let default = || self.policy.default_pool().map(|pool| pool.name.clone());
         let Some(name) = named.map(|pool| pool.name.clone()).or_else(default) else {
             return HeadersAction::Pass(edits);
         };
-        match self.pass_to(&name) {
+        match self.pass_to(&name, host.subset().as_deref()) {
             Ok(more) => {
                 edits.extend(more);
                 HeadersAction::Pass(edits)
@@ -253,7 +253,12 @@ impl Worker {
     }
 
     /// The edits, after the removals, by which a request that isn't queued goes to a pool, round robin over its ready endpoints.
-    pub(super) fn pass_to(&mut self, pool: &str) -> Result<Vec<HeaderEdit>, Failure> {
+    /// `only`: those to which the gateway lets it go; `None`: it restricts nothing.
+    pub(super) fn pass_to(
+        &mut self,
+        pool: &str,
+        only: Option<&[String]>,
+    ) -> Result<Vec<HeaderEdit>, Failure> {
         let mut edits = vec![HeaderEdit::Add(names::POOL_HEADER, pool.to_owned())];
         // Until the companion has sent endpoints, Envoy's load balancing chooses.
         let Some(endpoints) = self.endpoints.get(pool) else {
@@ -261,8 +266,9 @@ impl Worker {
             return Ok(edits);
         };
         self.turn = self.turn.wrapping_add(1);
-        let endpoint =
-            self.turn.checked_rem(endpoints.ready.len()).and_then(|index| endpoints.ready.get(index));
+        let is_allowed = |endpoint: &&String| only.is_none_or(|only| only.contains(endpoint));
+        let allowed = || endpoints.ready.iter().filter(is_allowed);
+        let endpoint = self.turn.checked_rem(allowed().count()).and_then(|index| allowed().nth(index));
         if let Some(endpoint) = endpoint {
             edits.push(HeaderEdit::Add(names::ENDPOINT_HEADER, endpoint.clone()));
             return Ok(edits);
@@ -279,9 +285,11 @@ impl Worker {
         context: u32,
         headers: Headers<'_>,
         edits: Vec<HeaderEdit>,
+        subset: Option<Vec<String>>,
     ) -> HeadersAction {
         let api = self.policy.dialect(headers.get(":path").unwrap_or_default());
         let mut exchange = self.new_exchange(now, context, api, None, false, headers);
+        registration::restrict_to_subset(&mut exchange.register, subset);
         exchange.phase = Phase::ReadingBody(Box::new(ReadingBody {
             since: now,
             scanner: BodyScanner::new(Arc::new([]))
