@@ -10,7 +10,6 @@ mod roles;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -101,11 +100,7 @@ pub(crate) enum RequestLookup {
 
 /// Sends messages to the driver. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Handle {
-    inbox: mpsc::Sender<Message>,
-    /// The number of streams that were opened.
-    opened: Arc<AtomicU64>,
-}
+pub(crate) struct Handle(mpsc::Sender<Message>);
 
 /// The driver has ended, because the companion is shutting down or has a defect.
 #[derive(Debug, thiserror::Error)]
@@ -117,10 +112,8 @@ impl Handle {
     ///
     /// # Errors
     /// When the driver has ended.
-    pub(crate) async fn open(&self, frames: mpsc::Sender<Bytes>) -> Result<ConnId, Gone> {
-        let conn = ConnId(self.opened.fetch_add(1, Ordering::Relaxed));
-        self.message(Message::Open(conn, frames)).await?;
-        Ok(conn)
+    pub(crate) async fn open(&self, conn: ConnId, frames: mpsc::Sender<Bytes>) -> Result<(), Gone> {
+        self.message(Message::Open(conn, frames)).await
     }
 
     /// A frame arrived on a stream, encoded. Returns when there is room for it in the inbox.
@@ -128,7 +121,7 @@ impl Handle {
     /// # Errors
     /// When the driver has ended.
     pub(crate) async fn frame(&self, conn: ConnId, frame: Bytes) -> Result<(), Gone> {
-        match self.inbox.try_send(Message::Frame(conn, frame)) {
+        match self.0.try_send(Message::Frame(conn, frame)) {
             Ok(()) => Ok(()),
             Err(TrySendError::Closed(_)) => Err(Gone),
             Err(TrySendError::Full(message)) => self.message(message).await,
@@ -226,7 +219,7 @@ impl Handle {
     }
 
     async fn message(&self, message: Message) -> Result<(), Gone> {
-        self.inbox.send(message).await.map_err(|_| Gone)
+        self.0.send(message).await.map_err(|_| Gone)
     }
 
     async fn query<T>(&self, message: impl FnOnce(oneshot::Sender<T>) -> Message) -> Result<T, Gone> {
@@ -273,8 +266,7 @@ pub(crate) fn spawn(settings: Settings, clock: Clock, observer: Observer, electi
         shutting_down: false,
         utc: UtcWatch::default(),
     };
-    let handle = Handle { inbox, opened: Arc::default() };
-    Started { handle, task: essential::spawn(NAME, driver.run(messages)), roles: receiver }
+    Started { handle: Handle(inbox), task: essential::spawn(NAME, driver.run(messages)), roles: receiver }
 }
 
 impl Driver {
