@@ -300,25 +300,28 @@ impl Envoy {
     }
 
     async fn listens(&self) -> SocketAddr {
-        let path = self.folder.path().join("admin");
-        let what = "Envoy's gateway listens";
-        until(what, || async {
-            let admin =
-                std::fs::read_to_string(&path).map_err(|e| format!("{e}\n{}", self.process.tail()))?;
-            let pages = Pages::at(format!("http://{}", admin.trim()));
-            let ready = pages.get("/ready").await?;
-            let listeners = pages.get("/listeners?format=json").await?.json();
-            let all = listeners["listener_statuses"].as_array().cloned().unwrap_or_default();
-            let ours = all.iter().find(|listener| listener["name"] == "penstock-gateway");
-            let port =
-                ours.and_then(|listener| listener["local_address"]["socket_address"]["port_value"].as_u64());
-            match port.and_then(|port| u16::try_from(port).ok()) {
-                Some(port) if ready.status == 200 => Ok(([127, 0, 0, 1], port).into()),
-                _ => Err(format!("{} {listeners}\n{}", ready.text(), self.process.tail())),
-            }
-        })
-        .await
+        listens(self.folder.path(), &self.process, "penstock-gateway").await
     }
+}
+
+/// Waits until the Envoy of [`launch`] listens on the listener with this name, and returns its address.
+pub(crate) async fn listens(folder: &Path, process: &Process, name: &str) -> SocketAddr {
+    let path = folder.join("admin");
+    until(&format!("Envoy's listener {name}"), || async {
+        let admin = std::fs::read_to_string(&path).map_err(|e| format!("{e}\n{}", process.tail()))?;
+        let pages = Pages::at(format!("http://{}", admin.trim()));
+        let ready = pages.get("/ready").await?;
+        let listeners = pages.get("/listeners?format=json").await?.json();
+        let all = listeners["listener_statuses"].as_array().cloned().unwrap_or_default();
+        let ours = all.iter().find(|listener| listener["name"] == name);
+        let port =
+            ours.and_then(|listener| listener["local_address"]["socket_address"]["port_value"].as_u64());
+        match port.and_then(|port| u16::try_from(port).ok()) {
+            Some(port) if ready.status == 200 => Ok(([127, 0, 0, 1], port).into()),
+            _ => Err(format!("{} {listeners}\n{}", ready.text(), process.tail())),
+        }
+    })
+    .await
 }
 
 /// Replaces the place of the module in every plugin configuration.
@@ -387,7 +390,8 @@ async fn bootstrap_with(config: &Path, node: &str, flags: &[&OsStr]) -> Value {
     serde_saphyr::from_str(&text).unwrap_or_else(|e| panic!("{e}\n{text}"))
 }
 
-async fn launch(folder: &Path, bootstrap: &Value) -> Process {
+/// Starts an Envoy with this bootstrap.
+pub(crate) async fn launch(folder: &Path, bootstrap: &Value) -> Process {
     let file = folder.join("bootstrap.json");
     std::fs::write(&file, bootstrap.to_string()).expect("write a file");
     let binary = tokio::task::spawn_blocking(find).await.expect("no panic");

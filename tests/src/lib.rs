@@ -25,6 +25,7 @@ pub mod name_server;
 pub mod pages;
 #[cfg(feature = "browser")]
 pub mod path_proxy;
+pub mod picker;
 pub mod poisson_clients;
 pub mod ports;
 pub mod process;
@@ -51,6 +52,7 @@ pub use self::mock::Mock;
 pub use self::name_server::{NameAnswer, NameServer};
 #[cfg(feature = "browser")]
 pub use self::path_proxy::PathProxy;
+pub use self::picker::{Modes, PickerGateway};
 pub use self::process::Process;
 pub use self::prometheus::Prometheus;
 pub use self::redis::Redis;

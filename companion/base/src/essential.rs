@@ -5,7 +5,7 @@
 //! Tasks of one connection aren't essential: a panic in one ends that connection alone.
 
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::LazyLock;
 
 use futures_util::FutureExt as _;
@@ -27,18 +27,28 @@ pub fn spawn<T: Send + 'static>(
         // What the task leaves behind is dropped with it, and the process ends.
         match AssertUnwindSafe(task).catch_unwind().await {
             Ok(output) => output,
-            Err(panic) => {
-                tracing::error!(
-                    task = name,
-                    why = message(&*panic),
-                    "a defect ended an essential task, so the companion exits; its supervisor must start it again; please \
-                     report this with the log"
-                );
-                FAILED.send_replace(Some(name));
-                resume_unwind(panic)
-            }
+            Err(panic) => fail(name, panic),
         }
     })
+}
+
+/// Runs the work of a thread of its own. A panic in it ends the companion, as that of a task does.
+pub fn guard<T>(name: &'static str, work: impl FnOnce() -> T) -> T {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(output) => output,
+        Err(panic) => fail(name, panic),
+    }
+}
+
+fn fail(name: &'static str, panic: Box<dyn Any + Send>) -> ! {
+    tracing::error!(
+        task = name,
+        why = message(&*panic),
+        "a defect ended an essential task, so the companion exits; its supervisor must start it again; please \
+         report this with the log"
+    );
+    FAILED.send_replace(Some(name));
+    resume_unwind(panic)
 }
 
 /// Returns the name of an essential task that panicked, as soon as there is one.

@@ -38,7 +38,7 @@ use super::error::Violation;
 use super::name::is_name;
 use super::paths::PathLists;
 use super::value::{Bytes, Count, FlowCount, List, PositiveDuration};
-use super::{Admin, Alias, BindError, Config, Identity, Listen, Queued, Tls, compiled};
+use super::{Admin, Alias, BindError, Config, Identity, Listen, Picker, Queued, Tls, compiled};
 
 /// Penstock's configuration. Only the names of the pools and their endpoints are required; every other key has a default.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -50,6 +50,8 @@ pub(crate) struct Document {
     /// Mutual TLS on `listen.grpc`. Required unless `listen.grpc` is a loopback address or a unix socket. It can't change at
     /// run time.
     pub(crate) tls: Option<Tls>,
+    /// The companion as the endpoint picker of InferencePools. It can't change at run time.
+    pub(crate) picker: Picker,
     /// Several companions for one gateway, of which one is the leader. Null: there is one companion. It can't change at run
     /// time.
     pub(crate) replicas: Option<Replicas>,
@@ -79,6 +81,7 @@ impl Default for Document {
         Self {
             listen: Listen::default(),
             tls: None,
+            picker: Picker::default(),
             replicas: None,
             admin: Admin::default(),
             identity: Identity::default(),
@@ -174,6 +177,7 @@ impl TryFrom<Document> for Config {
             replicas: replicas.transpose()?,
             listen: raw.listen.checked()?,
             tls: raw.tls,
+            picker: raw.picker,
             admin: raw.admin.checked()?,
             identity: raw.identity.checked()?,
             paths: raw.paths.checked()?,
@@ -190,6 +194,7 @@ impl TryFrom<Document> for Config {
             .and_then(|()| config.check_grpc_address(&config.listen.grpc))
             .map_err(|BindError { key, message }| Violation::new(key, message))?;
         config.check_replicas()?;
+        config.check_picker(trust_is_given)?;
         config.check_keep_alive()?;
         Ok(config)
     }

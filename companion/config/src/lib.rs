@@ -22,6 +22,7 @@ mod name;
 mod nearest;
 mod patch;
 mod paths;
+mod picker;
 mod pool;
 mod reader;
 mod redis_url;
@@ -56,6 +57,7 @@ pub use self::identity::{Identity, Source};
 pub use self::keys::is_variant;
 pub use self::listen::{Address, AddressError, Admin, Listen, ListenTls, Tls};
 pub use self::paths::{DEFAULTS as DEFAULT_PATHS, DefaultPath, OtherPaths, PathAction, Paths, paths_page};
+pub use self::picker::{Picker, PickerTls};
 pub use self::pool::{
     Discovered, Discovery, Endpoint, EndpointDefaults, Health, KubernetesObject, PodLabels, PodSelector,
     Pool, RequeueOn, Scrape, Store, Then, Timeouts,
@@ -74,6 +76,8 @@ pub struct Config {
     pub listen: Listen,
     /// Mutual TLS on gRPC. `None`: plain text, on loopback or a unix socket only.
     pub tls: Option<Tls>,
+    /// The companion as an endpoint picker.
+    pub picker: Picker,
     /// Several companions for the gateway. `None`: this companion is the only one.
     pub replicas: Option<Replicas>,
     /// Protection of the HTTP API.

@@ -23,6 +23,8 @@ pub struct Pool {
     pub models: Vec<String>,
     /// Requests that name no model belong to this pool.
     pub is_default: bool,
+    /// The port at which gateways ask the endpoint picker about requests of this pool alone; `None`: there is none.
+    pub picker_port: Option<u16>,
     /// The endpoints that the document lists, with unique addresses. At least one, unless `discovery` finds them.
     pub endpoints: Vec<Endpoint>,
     /// The way to find endpoints. `None`: the document lists them.

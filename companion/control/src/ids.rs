@@ -74,6 +74,27 @@ pub(crate) struct Peer {
     pub(crate) can_requeue: bool,
 }
 
+/// The way by which requests come in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Door {
+    /// A filter inside Envoy.
+    #[default]
+    Filter,
+    /// A gateway asks the companion as the endpoint picker of an InferencePool.
+    Picker,
+}
+
+impl Door {
+    /// The value of metrics' label `door`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Filter => "filter",
+            Self::Picker => "picker",
+        }
+    }
+}
+
 /// A pool. It keeps its id over every reload until its last request has ended; later another pool may get the id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PoolId(pub(crate) u32);

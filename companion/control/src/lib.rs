@@ -60,7 +60,7 @@ pub use self::controls::{Controls, Scope};
 pub use self::cost_trace::{CostEvent, CostEventKind};
 pub use self::counting::EstimateReason;
 pub use self::event::{Event, Output, PoolEvent};
-pub use self::ids::ConnId;
+pub use self::ids::{ConnId, Door};
 pub use self::labels::{EstimatedTokens, Labels};
 pub use self::observation::{
     Completed, Decided, Dropped, Observation, PoolNews, Refused, RequestNews, SessionNews,

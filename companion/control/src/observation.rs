@@ -9,7 +9,7 @@ use penstock_engine::input::{PastUsage, RunningUsage};
 use penstock_engine::{HealthReason, HealthState, Outcome};
 
 use crate::counting::EstimateReason;
-use crate::ids::ConnId;
+use crate::ids::{ConnId, Door};
 use crate::labels::Labels;
 
 /// An event for metrics and logs.
@@ -100,8 +100,8 @@ pub enum PoolNews {
 /// What has happened to a request.
 #[derive(Clone, Debug)]
 pub enum RequestNews {
-    /// The request has arrived.
-    Arrived,
+    /// The request has arrived, in this way.
+    Arrived(Door),
     /// Its client says that it has sent the request so often before; at least 1.
     ClientRetry(u32),
     /// A deadline header that the pool uses is not a valid number, and is ignored.

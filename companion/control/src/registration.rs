@@ -25,6 +25,8 @@ pub(crate) struct Registration<'a> {
     pub(crate) traceparent: &'a str,
     /// The model that the client asked for.
     pub(crate) model: &'a str,
+    /// The pool that the gateway has chosen; `None`: the model chooses.
+    pub(crate) chosen_pool: Option<&'a str>,
     /// The body asks for this target model already: an earlier grant of the request had it rewritten.
     pub(crate) rewritten_to: Option<&'a str>,
     /// Empty for a request without a fairness identity.
@@ -68,6 +70,8 @@ pub(crate) struct Registration<'a> {
     pub(crate) is_ttft_target_invalid: bool,
     /// Addresses that the request may go to; empty for any.
     pub(crate) subset: &'a [String],
+    /// The gateway has restricted the request to them, and not its client.
+    pub(crate) is_subset_of_gateway: bool,
     /// The only address that the request may go to.
     pub(crate) pin: Option<&'a str>,
     /// Taints that the request tolerates.

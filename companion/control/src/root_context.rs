@@ -4,7 +4,7 @@ use hashbrown::HashMap;
 use penstock_engine::Instant;
 
 use crate::ended_requests::EndedRequests;
-use crate::ids::{ConnId, EnvoyId, Peer, Route};
+use crate::ids::{ConnId, Door, EnvoyId, Peer, Route};
 
 /// A root context and the routes of its requests.
 #[derive(Debug)]
@@ -18,6 +18,7 @@ pub(crate) struct RootContext {
     pub(crate) envoy: EnvoyId,
     /// As [`Peer::can_requeue`].
     pub(crate) can_requeue: bool,
+    pub(crate) door: Door,
     /// The time at which its last stream ended, while it is orphaned.
     pub(crate) orphaned_since: Option<Instant>,
     /// Digest of the endpoints that it knew when its session opened, or that were sent then.
@@ -42,6 +43,7 @@ impl RootContext {
             node: Box::default(),
             envoy,
             can_requeue: false,
+            door: Door::default(),
             orphaned_since: None,
             endpoints_digest: 0,
             followed_at: Instant::ZERO,

@@ -10,6 +10,7 @@ use penstock_engine::input::EndpointId;
 use penstock_engine::policy::Discipline;
 use penstock_engine::snapshot::Snapshot;
 
+use crate::ids::Door;
 use crate::labels::flow_name;
 
 /// Stands for all flows that aren't shown by name.
@@ -47,6 +48,8 @@ pub struct SessionStatus {
     pub node: Box<str>,
     /// The number of the Envoy process, in hex; empty if the filter doesn't know it.
     pub envoy: String,
+    /// How its requests come in.
+    pub door: Door,
     /// The root context has a stream. Otherwise it is orphaned.
     pub open: bool,
     /// The root context's requests that wait in a queue.

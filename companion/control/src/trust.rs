@@ -44,7 +44,9 @@ fn restrict(registration: &mut Registration<'_>) {
     registration.class = "";
     registration.strict = 0;
     registration.head_start = core::time::Duration::ZERO;
-    registration.subset = &[];
+    if !registration.is_subset_of_gateway {
+        registration.subset = &[];
+    }
     registration.pin = None;
     registration.tolerations = &[];
 }
@@ -166,6 +168,14 @@ mod tests {
         restrict(&mut registration);
         assert_eq!((&*registration.tenant, &*registration.user), ("acme", "10.1.2.3/60"));
         assert_eq!((registration.class, registration.pin), ("", None));
+    }
+
+    #[test]
+    fn the_subset_of_the_gateway_counts_whoever_the_client_is() {
+        let message = wire::Register { gateway_subset: true, ..claims() };
+        let mut registration = parsed(&message);
+        restrict(&mut registration);
+        assert_eq!((registration.subset, registration.pin), (&["a".to_owned()][..], None));
     }
 
     #[test]

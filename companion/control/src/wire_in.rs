@@ -12,7 +12,7 @@ use crate::completion::Completion;
 use crate::counting::ReportedAnswer;
 use crate::failed_attempt::{AttemptEnd, FailedAttempt};
 use crate::filter_answer::FilterAnswer;
-use crate::ids::{Epoch, RequestKey};
+use crate::ids::{Door, Epoch, RequestKey};
 use crate::registration::{Registration, Running};
 
 /// A registration by the root context with this epoch.
@@ -25,6 +25,7 @@ pub(crate) fn registration(epoch: Epoch, message: &wire::Register) -> Registrati
         request_id: &message.request_id,
         traceparent: &message.traceparent,
         model: &message.model,
+        chosen_pool: non_empty(&message.pool),
         rewritten_to: non_empty(&message.target_model),
         tenant: message.fairness_id.as_str().into(),
         is_tenant_private: message.fairness_id_private,
@@ -53,6 +54,7 @@ pub(crate) fn registration(epoch: Epoch, message: &wire::Register) -> Registrati
         ttft_target: message.slo_ttft_ms.map(Duration::from_millis),
         is_ttft_target_invalid: message.bad_slo_ttft,
         subset: &message.subset,
+        is_subset_of_gateway: message.gateway_subset,
         pin: non_empty(&message.pin),
         tolerations: &message.tolerations,
         prefix_hashes: &message.prefix_hashes,
@@ -62,6 +64,14 @@ pub(crate) fn registration(epoch: Epoch, message: &wire::Register) -> Registrati
         credit_endpoint: non_empty(&message.credit_endpoint),
         failed_attempt: message.failed_attempt.as_ref().and_then(failed_attempt),
         is_within_limits: is_within_limits(message),
+    }
+}
+
+/// The way by which the requests of a session come in.
+pub(crate) const fn door(door: wire::Door) -> Door {
+    match door {
+        wire::Door::Filter => Door::Filter,
+        wire::Door::Picker => Door::Picker,
     }
 }
 
@@ -173,6 +183,7 @@ fn is_within_limits(message: &wire::Register) -> bool {
     let names = [
         &message.request_id,
         &message.model,
+        &message.pool,
         &message.fairness_id,
         &message.user,
         &message.priority,

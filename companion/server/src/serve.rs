@@ -12,9 +12,10 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 use penstock_config::{self as config, Address, Config, Document, Environment, Queued};
 use penstock_control::Event;
+use penstock_data_plane::filter_policy;
 use penstock_errors::Failure;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 
 use self::decisions::{Decisions, Surroundings};
 use self::signals::{EndSignal, Signals};
@@ -35,7 +36,7 @@ use crate::discovery::{self, pool_events};
 use crate::election::{self, Elections};
 use crate::metrics::{Metrics, trace};
 pub use crate::surface::http::FilterModules;
-use crate::surface::{grpc, history, http, keep_alive};
+use crate::surface::{grpc, history, http, keep_alive, picker};
 use penstock_stores::{self as stores, Stores};
 
 /// How long a shutdown waits for peers that don't read, for the stores, and for the last spans.
@@ -43,6 +44,7 @@ const FLUSH_MAX: Duration = Duration::from_secs(1);
 /// The names of the tasks that serve filters and administrators.
 const GRPC: &str = "gRPC";
 const HTTP: &str = "HTTP";
+const PICKER: &str = "the endpoint picker";
 
 /// Flags of `penstock serve`.
 #[derive(Clone, Debug, ClapArgs)]
@@ -117,6 +119,9 @@ pub enum Error {
     /// Serving gRPC failed.
     #[error("gRPC: {0}")]
     Grpc(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Serving gateways as an endpoint picker failed.
+    #[error(transparent)]
+    Picker(#[from] penstock_picker::Error),
     /// Serving HTTP failed.
     #[error("HTTP: {0}")]
     Http(#[source] std::io::Error),
@@ -193,6 +198,7 @@ struct Opened {
     decisions: DecisionRuntime,
     grpc: Listener,
     http: Listener,
+    picker: Option<picker::Ports>,
     signals: Signals,
 }
 
@@ -203,8 +209,9 @@ impl Opened {
         let decisions = DecisionRuntime::start().map_err(Error::Thread)?;
         let grpc = decisions.enter(|| Listener::open(&config.listen.grpc, "listen.grpc"))?;
         let http = Listener::open(&config.listen.http, "listen.http")?;
+        let picker = picker::Ports::open(config, tls::picker(&config.picker)?)?;
         let signals = Signals::new().map_err(Error::Signal)?;
-        Ok(Self { tls, admin, decisions, grpc, http, signals })
+        Ok(Self { tls, admin, decisions, grpc, http, picker, signals })
     }
 }
 
@@ -220,6 +227,8 @@ struct Companion {
     signals: Signals,
     grpc: JoinHandle<Result<(), grpc::Error>>,
     http: JoinHandle<std::io::Result<()>>,
+    /// `None`: the companion is no endpoint picker.
+    picker: Option<JoinHandle<Result<(), penstock_picker::Error>>>,
     /// Sends spans, if tracing is on.
     spans: Option<JoinHandle<()>>,
     /// Dropped last: it ends the driver and the gRPC streams.
@@ -242,6 +251,7 @@ impl Companion {
         let (phase, phases) = watch::channel(Phase::Serving);
         let (tracer, spans) = start_tracing(&metrics, &environment, phases.clone());
         let identity = ProcessIdentity::now(args.expect_sessions, tracer.is_some());
+        let picker_policy = filter_policy::frame(config, tracer.is_some());
         let observer = observer(config, &metrics, &stores, tracer);
         let around = Surroundings::new(config, &opened.decisions, &metrics, clock);
         let decisions = Decisions::start(around, identity, observer, restored).await?;
@@ -261,10 +271,17 @@ impl Companion {
         })
         .await;
         pool_events::spawn(config.clone(), driver.clone(), decisions.replica_roles.clone());
+        let discoveries = discovery::spawn(&config, metrics.clone());
+        let picker = opened.picker.map(|ports| {
+            let ready = picker::ready(decisions.roles.clone(), discoveries.complete(), phases.clone());
+            let (serving, sessions) = ports.serve(picker_policy, ready, ending(phases.clone()));
+            opened.decisions.enter(|| essential::spawn(PICKER, sessions.open(driver.clone())));
+            essential::spawn(PICKER, serving)
+        });
         let app = http::App {
             history: history::spawn(&driver, &metrics, &config, &decisions.replica_roles),
             driver: driver.clone(),
-            discoveries: discovery::spawn(&config, metrics.clone()),
+            discoveries,
             filter,
             metrics,
             clock,
@@ -284,6 +301,7 @@ impl Companion {
         Ok(Self {
             grpc: opened.decisions.enter(|| essential::spawn(GRPC, serving)),
             http: essential::spawn(HTTP, http::serve(opened.http, app, ending(phases))),
+            picker,
             driver,
             decisions: decisions.task,
             config,
@@ -308,6 +326,11 @@ impl Companion {
                 Ok(Err(error)) => Err(Error::Grpc(error.into())),
                 Ok(Ok(())) => Err(Error::EndedEarly(GRPC)),
                 Err(_) => Err(Error::Defect(GRPC)),
+            },
+            Some(ended) = ended(&mut self.picker) => match ended {
+                Ok(Err(error)) => Err(Error::Picker(error)),
+                Ok(Ok(())) => Err(Error::EndedEarly(PICKER)),
+                Err(_) => Err(Error::Defect(PICKER)),
             },
             ended = &mut self.http => match ended {
                 Ok(Err(error)) => Err(Error::Http(error)),
@@ -352,11 +375,14 @@ impl Companion {
         };
         let _ = self.driver.shut_down().await;
         let _ = self.phase.send(Phase::Ending);
-        let (grpc, http, spans) = (self.grpc, self.http, self.spans);
+        let (grpc, http, picker, spans) = (self.grpc, self.http, self.picker, self.spans);
         let flushed = async {
             // The companion ends in any case: failures of these tasks no longer matter.
             let _ = grpc.await;
             let _ = http.await;
+            if let Some(picker) = picker {
+                let _ = picker.await;
+            }
             if let Some(spans) = spans {
                 let _ = spans.await;
             }
@@ -398,6 +424,14 @@ async fn resign(elections: &Elections) {
             "replicas.lease: the store didn't confirm within {FLUSH_MAX:?} that the lease was given up; \
              another companion leads when it expires"
         );
+    }
+}
+
+/// Returns the end of a task; never, if there is none.
+async fn ended<T>(task: &mut Option<JoinHandle<T>>) -> Option<Result<T, JoinError>> {
+    match task {
+        Some(task) => Some(task.await),
+        None => std::future::pending().await,
     }
 }
 

@@ -7,5 +7,7 @@ pub(crate) mod history;
 pub(crate) mod http;
 pub(crate) mod keep_alive;
 pub(crate) mod next_probe;
+pub(crate) mod picker;
+pub(crate) mod session_frames;
 pub(crate) mod status;
 pub(crate) mod visibility;

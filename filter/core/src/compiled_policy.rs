@@ -201,6 +201,22 @@ impl CompiledPolicy {
         self.pools.iter().find(|pool| pool.serves(model)).cloned().map(Some).ok_or(UnknownModel)
     }
 
+    /// The pool of a request: the one that its gateway has chosen, or that of its model.
+    ///
+    /// # Errors
+    /// No pool serves the model. If the chosen pool has left the policy, the model chooses.
+    pub(crate) fn pool_of(&self, register: &wire::Register) -> Result<Option<Arc<PoolPolicy>>, UnknownModel> {
+        match self.named(&register.pool) {
+            Some(pool) => Ok(Some(Arc::clone(pool))),
+            None => self.pool(&register.model),
+        }
+    }
+
+    /// The pool with this name.
+    pub(crate) fn named(&self, name: &str) -> Option<&Arc<PoolPolicy>> {
+        if name.is_empty() { None } else { self.pools.iter().find(|pool| pool.name == name) }
+    }
+
     /// The pools that fail open: the filter admits their requests by itself while the companion is down.
     pub fn fail_open_pools(&self) -> impl Iterator<Item = &PoolPolicy> {
         self.pools.iter().map(Arc::as_ref).filter(|pool| pool.fails_open)

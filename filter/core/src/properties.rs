@@ -9,6 +9,21 @@ pub trait Properties {
     /// The value of the property at `path`; `None`: the stream doesn't have it.
     fn property(&self, path: &[&str]) -> Option<Vec<u8>>;
 
+    /// The pool that the gateway has chosen for the request; `None`: its model chooses.
+    fn pool(&self) -> Option<&str> {
+        None
+    }
+
+    /// The only endpoints, `ip:port`, to which the gateway lets the request go; `None`: it restricts nothing.
+    fn subset(&self) -> Option<Vec<String>> {
+        None
+    }
+
+    /// Whether the host passes the body of the response to the worker.
+    fn passes_answer(&self) -> bool {
+        true
+    }
+
     /// Whether the host can restart the stream: send its request in again, with its whole body of `body_bytes`.
     fn can_restart(&self, body_bytes: u64) -> bool {
         let _ = body_bytes;

@@ -54,6 +54,18 @@ pub(crate) fn from_headers(
     }
 }
 
+/// Restricts a request to the endpoints that its gateway allows, whatever its client asks for. Returns whether there are none.
+pub(crate) fn restrict_to_subset(register: &mut Register, subset: Option<Vec<String>>) -> bool {
+    let Some(mut subset) = subset else {
+        return false;
+    };
+    subset.retain(|endpoint| !endpoint.is_empty() && endpoint.len() <= LIST_ENTRY_BYTES_MAX);
+    subset.truncate(LIST_MAX);
+    register.subset = subset;
+    register.gateway_subset = true;
+    register.subset.is_empty()
+}
+
 /// How often the client's library says that it has sent the request before. Those of OpenAI and Anthropic do.
 fn client_retries(headers: Headers<'_>) -> u32 {
     let count = headers.get("x-stainless-retry-count").map(<[u8]>::trim_ascii);

@@ -149,6 +149,7 @@ impl Worker {
             envoy: process.id,
             node: config.node.clone(),
             can_requeue: config.restarts || config.requeue_listener.is_some() && process.key.is_some(),
+            door: config.door,
         };
         let policy = stored.unwrap_or_else(|| config.policy.clone());
         let mut sessions = Sessions::new(now, settings, &policy.digest);
@@ -395,7 +396,7 @@ impl Worker {
             if !is_listed || self.sessions.id_of(exchange.pool_name()) != SessionId::MAIN {
                 continue;
             }
-            if let Ok(Some(pool)) = self.policy.pool(&exchange.register.model) {
+            if let Ok(Some(pool)) = self.policy.pool_of(&exchange.register) {
                 let id = self.sessions.id_of(Some(&pool.name));
                 if id != SessionId::MAIN {
                     if let Phase::Waiting { place, .. } = &mut exchange.phase {

@@ -22,7 +22,7 @@ const ALL: [(&str, &str, &str); 97] = [
     ("queue_latency_seconds", "histogram", "r band outcome"),
     ("requests_total", "counter", "r outcome band"),
     ("refused_after_grant_total", "counter", "r outcome band"),
-    ("arrivals_total", "counter", "r"),
+    ("arrivals_total", "counter", "r door"),
     ("client_retries_total", "counter", "p retry"),
     ("bypass_total", "counter", "r"),
     ("requests_expired_total", "counter", "r"),

@@ -167,6 +167,12 @@ const ARROWS: &[Arrow] = &[
         never: &["tonic", "axum", "kube", "penstock-envoy", "penstock-server", "penstock-filter-core"],
     },
     Arrow {
+        name: "penstock-picker",
+        workspace: &["penstock-base", "penstock-filter-core", "penstock-wire"],
+        outside: None,
+        never: &["kube", "penstock-control", "penstock-config", "penstock-world", "proxy-wasm"],
+    },
+    Arrow {
         name: "penstock-server",
         workspace: &[
             "penstock-base",
@@ -178,18 +184,12 @@ const ARROWS: &[Arrow] = &[
             "penstock-envoy",
             "penstock-errors",
             "penstock-model",
+            "penstock-picker",
             "penstock-stores",
             "penstock-wire",
         ],
         outside: None,
-        never: &[
-            "penstock-filter-module",
-            "ratatui",
-            "plotters",
-            "penstock-world",
-            "penstock-filter-core",
-            "proxy-wasm",
-        ],
+        never: &["penstock-filter-module", "ratatui", "plotters", "penstock-world", "proxy-wasm"],
     },
     Arrow {
         name: "penstock-up",
@@ -245,7 +245,7 @@ const ARROWS: &[Arrow] = &[
             "penstock-up",
         ],
         outside: None,
-        never: &["penstock-world", "penstock-filter-core", "proxy-wasm"],
+        never: &["penstock-world", "proxy-wasm"],
     },
     Arrow {
         name: "penstock-tests",

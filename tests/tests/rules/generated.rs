@@ -66,6 +66,23 @@ fn code_of_the_companions_service_is_current() {
 }
 
 #[test]
+fn external_processing_code_is_current() {
+    let proto = root().join("companion/picker/proto");
+    let descriptors =
+        protox::compile(["external_processor.proto"], [&proto]).expect("the proto file compiles");
+    let out = tempfile::tempdir().expect("temporary directory");
+    tonic_prost_build::configure()
+        .build_client(false)
+        .build_transport(false)
+        // A body is passed on in the memory of its message.
+        .bytes(".")
+        .out_dir(out.path())
+        .compile_fds(descriptors)
+        .expect("server");
+    hold(&out.path().join("envoy.service.ext_proc.v3.rs"), &root().join("companion/picker/src/generated.rs"));
+}
+
+#[test]
 fn etcd_code_is_current() {
     let proto = root().join("companion/server/proto");
     let descriptors = protox::compile(["etcd.proto"], [&proto]).expect("the proto file compiles");

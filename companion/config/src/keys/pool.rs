@@ -13,7 +13,7 @@ use super::{
 use crate::error::Violation;
 use crate::name::LABEL_BYTES_MAX;
 use crate::pool::has_only_fraction;
-use crate::value::{CapacityStatus, List, PositiveDuration};
+use crate::value::{CapacityStatus, List, Port, PositiveDuration};
 use crate::{Discovery, Then};
 
 /// A queue in front of model servers that serve the same models.
@@ -29,6 +29,11 @@ pub(crate) struct Pool {
     /// Requests that name no model belong to this pool. They belong to the only pool in any case.
     #[serde(default)]
     pub(crate) default: bool,
+    /// A port of `picker.listen`'s address at which gateways ask about requests of this pool alone, whatever their model: the port of the
+    /// Service in an InferencePool's `endpointPickerRef`. Null: they ask at `picker.listen`, and the model chooses the pool. It can't change
+    /// at run time.
+    #[serde(default)]
+    pub(crate) picker_port: Option<Port>,
     /// Replaces the model of a request before the request is sent to a model server. The first entry that matches counts.
     #[serde(default)]
     pub(crate) rewrite: List<Rewrite>,
@@ -192,6 +197,7 @@ pub(super) fn convert(raw: Pool, identities_max: usize, path: &str) -> Result<cr
         name: raw.name,
         models: raw.models.0,
         is_default: raw.default,
+        picker_port: raw.picker_port.and_then(|port| u16::try_from(port.0).ok()),
     })
 }
 

@@ -15,7 +15,7 @@ use wildmatch::WildMatch;
 
 use super::Control;
 use crate::answer::{self, GatewayAnswer};
-use crate::ids::{PoolId, RequestKey, Route};
+use crate::ids::{Door, PoolId, RequestKey, Route};
 use crate::labels::Labels;
 use crate::limits::{REQUESTS_IN_ALL_MAX, REQUESTS_MAX};
 use crate::observation::{Decided, RequestNews};
@@ -49,7 +49,7 @@ impl Control {
         let Some(context) = self.contexts.get(&key.epoch) else {
             return;
         };
-        let peer = context.peer();
+        let (peer, door) = (context.peer(), context.door);
         let is_context_full = context.requests.len() >= REQUESTS_MAX;
         if context.requests.contains_key(&key.sequence) || self.aliases.contains(key) {
             return;
@@ -72,7 +72,7 @@ impl Control {
             let labels = self.labels_without_pool(shown, claim.band);
             return self.turn_away(key, arrival, labels, answer, Outcome::RejectedInvalid);
         }
-        let Some(pool) = self.pool_for(registration.model, arrival) else {
+        let Some(pool) = self.pool_for(&registration, arrival) else {
             if self.is_of_another_session(registration.model) {
                 return;
             }
@@ -93,6 +93,7 @@ impl Control {
             registration: &registration,
             claim,
             peer,
+            door,
             arrival,
             has_outcome,
             previous_key: match previous {
@@ -104,13 +105,15 @@ impl Control {
         self.drive_pool(now, pool, PoolInput::Register(registering));
     }
 
-    /// The pool of a request: that of its model, or the one that gave the credit by which it was admitted.
-    fn pool_for(&mut self, model: &str, arrival: Arrival<'_>) -> Option<PoolId> {
+    /// The pool of a request: the one that its gateway has chosen, that of its model, or the one that gave the credit by which it was
+    /// admitted.
+    fn pool_for(&mut self, registration: &Registration<'_>, arrival: Arrival<'_>) -> Option<PoolId> {
         let named = match arrival {
             Arrival::ByCredit { pool, .. } => self.pools.named(pool),
             Arrival::New | Arrival::Waiting | Arrival::Running(_) => None,
         };
-        let serving = named.or_else(|| self.pools.serving(model));
+        let chosen = named.or_else(|| self.pools.by_name(registration.chosen_pool?));
+        let serving = chosen.or_else(|| self.pools.serving(registration.model));
         serving.or_else(|| self.own_pool(arrival))
     }
 
@@ -276,7 +279,7 @@ impl Control {
         let labels = self.labels_of_refused(refused);
         let was_granted = origin.is_some_and(|origin| self.has_ended(origin));
         if !was_granted {
-            self.observe_request(labels.clone(), RequestNews::Arrived);
+            self.observe_request(labels.clone(), RequestNews::Arrived(self.door(key)));
         }
         self.observe_request(labels, answer.news(None, was_granted));
     }
@@ -303,7 +306,7 @@ impl Control {
         let is_by_credit = matches!(arrival, Arrival::ByCredit { .. });
         if self.record_end(key) {
             let labels = Arc::new(labels);
-            self.observe_request(labels.clone(), RequestNews::Arrived);
+            self.observe_request(labels.clone(), RequestNews::Arrived(self.door(key)));
             let decided = Decided {
                 outcome: if is_by_credit { Outcome::Leased } else { outcome },
                 code: (!is_by_credit).then_some(answer.code),
@@ -317,6 +320,11 @@ impl Control {
         if !is_by_credit {
             self.reject(key, Rejection::immediate(answer, outcome));
         }
+    }
+
+    /// The way by which a request came in.
+    fn door(&self, key: RequestKey) -> Door {
+        self.contexts.get(&key.epoch).map(|context| context.door).unwrap_or_default()
     }
 
     /// A request has ended. `false` if it had ended before, as far as is remembered.

@@ -6,12 +6,13 @@ use prost::Message;
 use wire::command::Kind;
 
 use super::Control;
-use crate::ids::{ConnId, EnvoyId, Epoch};
+use crate::ids::{ConnId, Door, EnvoyId, Epoch};
 use crate::limits::{CONTEXTS_MAX, NODE_CHARS_MAX};
 use crate::observation::SessionNews;
 use crate::pool::PoolInput;
 use crate::root_context::RootContext;
 use crate::session::Stage;
+use crate::wire_in;
 
 /// The reason for the end of a stream that a later stream of the same root context replaces.
 const REPLACED: &str = "a later stream speaks for this filter";
@@ -85,7 +86,9 @@ impl Control {
         let Some(expected) = self.settings.sessions_expected else {
             return;
         };
-        let open = self.contexts.values().filter(|context| context.is_open());
+        // The expected sessions are those of Envoy's workers.
+        let of_filters = self.contexts.values().filter(|context| context.door == Door::Filter);
+        let open = of_filters.filter(|context| context.is_open());
         if open.count() >= expected {
             self.is_gathered = true;
             if self.leadership.awaited.is_empty() {
@@ -106,6 +109,7 @@ impl Control {
         let peer_before = context.peer();
         context.envoy = envoy;
         context.can_requeue = !hello.no_requeue;
+        context.door = wire_in::door(hello.door());
         context.stream = hello.stream;
         context.orphaned_since = None;
         context.followed_at = now;

@@ -172,7 +172,7 @@ impl Pool {
 
     pub(super) fn observe_arrival(&mut self, registering: &Registering<'_>, labels: &Arc<Labels>) {
         if !registering.has_outcome {
-            self.observe_request(labels.clone(), RequestNews::Arrived);
+            self.observe_request(labels.clone(), RequestNews::Arrived(registering.door));
             let retries = registering.registration.client_retries;
             if retries > 0 {
                 self.observe_request(labels.clone(), RequestNews::ClientRetry(retries));

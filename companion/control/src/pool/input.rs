@@ -8,7 +8,7 @@ use crate::completion::Completion;
 use crate::event::PoolEvent;
 use crate::failed_attempt::FailedAttempt;
 use crate::filter_answer::FilterAnswer;
-use crate::ids::{CreditId, EnvoyId, Epoch, Peer, RequestKey};
+use crate::ids::{CreditId, Door, EnvoyId, Epoch, Peer, RequestKey};
 use crate::registration::{Arrival, CreditPlace, Registration, Running};
 use crate::settings::PoolSettings;
 use crate::trust::Claim;
@@ -82,6 +82,7 @@ pub(crate) struct Registering<'a> {
     pub(crate) registration: &'a Registration<'a>,
     pub(crate) claim: Claim,
     pub(crate) peer: Peer,
+    pub(crate) door: Door,
     pub(crate) arrival: Arrival<'a>,
     /// The arrival and the outcome of the request were counted before.
     pub(crate) has_outcome: bool,

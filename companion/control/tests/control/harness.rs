@@ -261,7 +261,7 @@ impl Taken {
             Observation::Request(_, RequestNews::Decided(Decided { outcome, .. })) => {
                 self.outcomes.push(outcome)
             }
-            Observation::Request(_, RequestNews::Arrived) => self.arrived += 1,
+            Observation::Request(_, RequestNews::Arrived(_)) => self.arrived += 1,
             Observation::Request(_, RequestNews::ClientRetry(retries)) => self.client_retries.push(retries),
             Observation::Request(_, RequestNews::BadDeadline) => self.bad_deadlines += 1,
             Observation::Request(_, RequestNews::PriorityLowered) => self.lowered += 1,

@@ -57,16 +57,26 @@ impl Listener {
             Address::Tcp(socket) => tcp(*socket).map(Self::Tcp),
             Address::Unix(path) => unix(path),
         };
-        opened.map_err(|source| Error {
-            address: address.clone(),
-            key,
-            hint: match source.kind() {
-                io::ErrorKind::AddrInUse => "; stop the process that uses it, or choose another address",
-                _ => "",
-            },
-            source,
-        })
+        opened.map_err(|source| Error::new(address.clone(), key, source))
     }
+}
+
+impl Error {
+    fn new(address: Address, key: &'static str, source: io::Error) -> Self {
+        let hint = match source.kind() {
+            io::ErrorKind::AddrInUse => "; stop the process that uses it, or choose another address",
+            _ => "",
+        };
+        Self { address, key, source, hint }
+    }
+}
+
+/// Opens a TCP address on the current runtime; `key` is its configuration key.
+///
+/// # Errors
+/// When the address is in use or not allowed.
+pub(crate) fn open_tcp(address: SocketAddr, key: &'static str) -> Result<TcpListener, Error> {
+    tcp(address).map_err(|source| Error::new(Address::Tcp(address), key, source))
 }
 
 fn tcp(address: SocketAddr) -> io::Result<TcpListener> {

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use penstock_config::Tls;
+use penstock_config::{Picker, PickerTls, Tls};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 pub(crate) use tonic::transport::ServerTlsConfig;
@@ -71,6 +71,22 @@ pub(crate) fn server(tls: &Tls) -> Result<ServerTlsConfig, Error> {
     }
 }
 
+/// The certificate of the endpoint picker; `None`: gateways connect in plain text.
+///
+/// # Errors
+/// When a file can't be read, or contains something else.
+pub(crate) fn picker(picker: &Picker) -> Result<Option<penstock_picker::Certificate>, Error> {
+    match &picker.tls {
+        PickerTls::Off => Ok(None),
+        PickerTls::Auto => Ok(Some(penstock_picker::Certificate::SelfSigned)),
+        PickerTls::Files { cert, key } => {
+            let cert = read("picker.tls.cert", cert, "certificate", has_certificates)?;
+            let key = read("picker.tls.key", key, "private key", is_key)?;
+            Ok(Some(penstock_picker::Certificate::Pem { cert, key }))
+        }
+    }
+}
+
 /// Makes the server accept only clients with a certificate of the configured authority.
 ///
 /// # Errors
@@ -99,7 +115,7 @@ pub(crate) fn apply_to_client(endpoint: Endpoint, tls: &Tls, name: Option<&str>)
 /// The certificate and its key.
 fn identity(tls: &Tls) -> Result<(Vec<u8>, Vec<u8>), Error> {
     let cert = read("tls.cert", &tls.cert, "certificate", has_certificates)?;
-    let key = read("tls.key", &tls.key, "private key", |pem| PrivateKeyDer::from_pem_slice(pem).is_ok())?;
+    let key = read("tls.key", &tls.key, "private key", is_key)?;
     Ok((cert, key))
 }
 
@@ -120,6 +136,10 @@ fn read(
 ) -> Result<Vec<u8>, Error> {
     let pem = std::fs::read(path).map_err(|source| Error::Read { key, path: path.into(), source })?;
     if is_kind(&pem) { Ok(pem) } else { Err(Error::Content { key, path: path.into(), kind }) }
+}
+
+fn is_key(pem: &[u8]) -> bool {
+    PrivateKeyDer::from_pem_slice(pem).is_ok()
 }
 
 /// At least one, and nothing that only begins like one.

@@ -1,6 +1,6 @@
 //! Replaces mutual TLS in a binary without the feature `tls`, which rejects such a configuration.
 
-use penstock_config::Tls;
+use penstock_config::{Picker, PickerTls, Tls};
 use tonic::transport::{Endpoint, Server};
 
 /// Never constructed: [`server`] fails.
@@ -30,6 +30,14 @@ pub(crate) fn apply_to_client(
     _name: Option<&str>,
 ) -> Result<Endpoint, Error> {
     Err(Error)
+}
+
+/// The endpoint picker's certificate, which a configuration without TLS doesn't have.
+///
+/// # Errors
+/// When the configuration has one.
+pub(crate) fn picker(picker: &Picker) -> Result<Option<penstock_picker::Certificate>, Error> {
+    if picker.tls == PickerTls::Off { Ok(None) } else { Err(Error) }
 }
 
 /// Can't be called, because no configuration can be constructed.

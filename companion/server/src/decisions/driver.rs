@@ -10,6 +10,7 @@ mod roles;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -100,7 +101,11 @@ pub(crate) enum RequestLookup {
 
 /// Sends messages to the driver. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Handle(mpsc::Sender<Message>);
+pub(crate) struct Handle {
+    inbox: mpsc::Sender<Message>,
+    /// The number of streams that were opened.
+    opened: Arc<AtomicU64>,
+}
 
 /// The driver has ended, because the companion is shutting down or has a defect.
 #[derive(Debug, thiserror::Error)]
@@ -112,8 +117,10 @@ impl Handle {
     ///
     /// # Errors
     /// When the driver has ended.
-    pub(crate) async fn open(&self, conn: ConnId, frames: mpsc::Sender<Bytes>) -> Result<(), Gone> {
-        self.message(Message::Open(conn, frames)).await
+    pub(crate) async fn open(&self, frames: mpsc::Sender<Bytes>) -> Result<ConnId, Gone> {
+        let conn = ConnId(self.opened.fetch_add(1, Ordering::Relaxed));
+        self.message(Message::Open(conn, frames)).await?;
+        Ok(conn)
     }
 
     /// A frame arrived on a stream, encoded. Returns when there is room for it in the inbox.
@@ -121,7 +128,7 @@ impl Handle {
     /// # Errors
     /// When the driver has ended.
     pub(crate) async fn frame(&self, conn: ConnId, frame: Bytes) -> Result<(), Gone> {
-        match self.0.try_send(Message::Frame(conn, frame)) {
+        match self.inbox.try_send(Message::Frame(conn, frame)) {
             Ok(()) => Ok(()),
             Err(TrySendError::Closed(_)) => Err(Gone),
             Err(TrySendError::Full(message)) => self.message(message).await,
@@ -219,7 +226,7 @@ impl Handle {
     }
 
     async fn message(&self, message: Message) -> Result<(), Gone> {
-        self.0.send(message).await.map_err(|_| Gone)
+        self.inbox.send(message).await.map_err(|_| Gone)
     }
 
     async fn query<T>(&self, message: impl FnOnce(oneshot::Sender<T>) -> Message) -> Result<T, Gone> {
@@ -266,7 +273,8 @@ pub(crate) fn spawn(settings: Settings, clock: Clock, observer: Observer, electi
         shutting_down: false,
         utc: UtcWatch::default(),
     };
-    Started { handle: Handle(inbox), task: essential::spawn(NAME, driver.run(messages)), roles: receiver }
+    let handle = Handle { inbox, opened: Arc::default() };
+    Started { handle, task: essential::spawn(NAME, driver.run(messages)), roles: receiver }
 }
 
 impl Driver {

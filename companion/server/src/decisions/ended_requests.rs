@@ -71,7 +71,7 @@ impl EndedRequests {
                 extra: ended.extra,
                 ..EndedRequest::new(now, labels, ended.outcome, None, ended.waited, ended.requeues)
             },
-            RequestNews::Arrived
+            RequestNews::Arrived(_)
             | RequestNews::ClientRetry(_)
             | RequestNews::BadDeadline
             | RequestNews::PriorityLowered

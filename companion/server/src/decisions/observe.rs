@@ -140,7 +140,7 @@ impl Observer {
 
     fn observe_request(&mut self, now: Instant, labels: &Arc<Labels>, news: RequestNews) {
         match news {
-            RequestNews::Arrived => self.table.series(now, labels).count_arrival(),
+            RequestNews::Arrived(door) => self.table.series(now, labels).count_arrival(door),
             RequestNews::ClientRetry(retries) => {
                 // Libraries try two or three times; more are one series.
                 let label = match retries {

@@ -72,7 +72,7 @@ impl RecentStats {
     pub(crate) fn record(&mut self, now: Instant, observation: &Observation) {
         let Observation::Request(labels, news) = observation else { return };
         match news {
-            RequestNews::Arrived => {
+            RequestNews::Arrived(_) => {
                 let band = &mut self.pool_mut(labels).bands[labels.band as usize];
                 band.waiting += 1;
                 band.since.get_or_insert(now);
@@ -243,7 +243,7 @@ const fn slot_number(now: Instant) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use penstock_control::Decided;
+    use penstock_control::{Decided, Door};
 
     fn labels(band: Band) -> Arc<Labels> {
         Arc::new(Labels {
@@ -264,7 +264,7 @@ mod tests {
     }
 
     fn arrived(band: Band) -> Observation {
-        Observation::Request(labels(band), RequestNews::Arrived)
+        Observation::Request(labels(band), RequestNews::Arrived(Door::Filter))
     }
 
     fn decided(band: Band, outcome: Outcome) -> Observation {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use penstock_config::Config;
+use tokio::sync::watch;
 
 use crate::metrics::Metrics;
 
@@ -12,14 +13,14 @@ use crate::metrics::Metrics;
 #[derive(Clone, Debug)]
 pub(crate) struct States {
     inner: Arc<Mutex<Inner>>,
+    /// Each pool had an answer at some time since the start.
+    complete: watch::Sender<bool>,
     metrics: Arc<Metrics>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     pools: BTreeMap<Arc<str>, State>,
-    /// Each pool had an answer at some time since the start.
-    were_complete: bool,
 }
 
 /// The discovery of one pool.
@@ -39,11 +40,9 @@ impl States {
     /// The states of the pools of this configuration, which have had no answer.
     #[must_use]
     pub(crate) fn new(config: &Config, metrics: Arc<Metrics>) -> Self {
-        let states = Self { inner: Arc::default(), metrics };
+        let states = Self { inner: Arc::default(), complete: watch::Sender::new(false), metrics };
         states.follow(config);
-        let mut inner = states.inner();
-        inner.were_complete = inner.pools.is_empty();
-        drop(inner);
+        states.complete.send_replace(states.inner().pools.is_empty());
         states
     }
 
@@ -99,7 +98,9 @@ impl States {
                 state.has_answered = true;
             }
         }
-        inner.were_complete |= inner.pools.values().all(|state| state.has_answered);
+        if inner.pools.values().all(|state| state.has_answered) {
+            self.complete.send_if_modified(|complete| !core::mem::replace(complete, true));
+        }
     }
 
     /// A pool's discovery fails.
@@ -123,9 +124,16 @@ impl States {
     #[must_use]
     pub(crate) fn unanswered(&self) -> Option<(Arc<str>, String)> {
         let inner = self.inner();
-        let mut pools = inner.pools.iter().filter(|_| !inner.were_complete);
+        let is_complete = *self.complete.borrow();
+        let mut pools = inner.pools.iter().filter(|_| !is_complete);
         let (pool, state) = pools.find(|(_, state)| !state.has_answered)?;
         Some((pool.clone(), state.reason.clone()))
+    }
+
+    /// Whether each pool had an answer at some time since the start.
+    #[must_use]
+    pub(crate) fn complete(&self) -> watch::Receiver<bool> {
+        self.complete.subscribe()
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {

@@ -25,7 +25,11 @@ impl RequestCounters {
     pub(super) fn new(make: &Maker) -> prometheus::Result<Self> {
         let [decided, refused_after_grant] = outcomes(make)?;
         Ok(Self {
-            arrivals: make.counter("arrivals_total", "Requests that arrived.", &REQUEST)?,
+            arrivals: make.counter(
+                "arrivals_total",
+                "Requests that arrived, by their door: a filter in Envoy, or the endpoint picker.",
+                &request_labels(&["door"]),
+            )?,
             client_retries: make.counter(
                 "client_retries_total",
                 "Requests that arrived, and that their clients say they had sent before (x-stainless-retry-count): the first, second, third \

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashMap;
+use penstock_control::Door;
 use penstock_engine::input::Band;
 use penstock_engine::{Instant, Outcome};
 use prometheus::core::{MetricVec, MetricVecBuilder};
@@ -26,7 +27,8 @@ pub(crate) struct Series {
     pub(super) last_used: Instant,
     /// A server has answered one of its requests with success.
     pub(super) was_served: bool,
-    arrivals: Lazy<IntCounter>,
+    /// By door.
+    arrivals: [Lazy<IntCounter>; 2],
     bypass: Lazy<IntCounter>,
     input_tokens: Lazy<IntCounter>,
     output_tokens: Lazy<IntCounter>,
@@ -95,7 +97,7 @@ impl Series {
             target: target.into(),
             last_used: now,
             was_served: false,
-            arrivals: Lazy::NONE,
+            arrivals: [const { Lazy::NONE }; 2],
             bypass: Lazy::NONE,
             input_tokens: Lazy::NONE,
             output_tokens: Lazy::NONE,
@@ -109,9 +111,9 @@ impl Series {
         [&self.pool, &self.model, &self.target]
     }
 
-    pub(crate) fn count_arrival(&mut self) {
-        let labels = [&*self.pool, &*self.model, &*self.target];
-        self.arrivals.get(&self.metrics.requests.arrivals, &labels).inc();
+    pub(crate) fn count_arrival(&mut self, door: Door) {
+        let labels = [&*self.pool, &*self.model, &*self.target, door.as_str()];
+        self.arrivals[door as usize].get(&self.metrics.requests.arrivals, &labels).inc();
     }
 
     /// Counts a grant or a rejection, also under the metric that only requests with this outcome have.

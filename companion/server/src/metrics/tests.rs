@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use penstock_config::Config;
 use penstock_control::{
-    Completed, Control, Decided, Dropped, Labels, ModelStatus, Observation, Refused, RequestNews, Status,
+    Completed, Control, Decided, Door, Dropped, Labels, ModelStatus, Observation, Refused, RequestNews,
+    Status,
 };
 use penstock_election::{Role, RoleStatus};
 use penstock_engine::input::Band;
@@ -102,20 +103,23 @@ fn has(page: &str, line: &str) {
 fn model_names_are_limited_and_idle_ones_make_room() {
     let mut world = World::new(config(&["chat"], "metrics: {flows: 2}\n"));
     for (second, model) in [(100, "a"), (200, "b"), (300, "c"), (300, "d"), (650, "a")] {
-        world.observe(second, Observation::Request(labels("chat", model), RequestNews::Arrived));
+        world
+            .observe(second, Observation::Request(labels("chat", model), RequestNews::Arrived(Door::Filter)));
         if ["a", "b"].contains(&model) {
             world.observe(second, completed(labels("chat", model), "10.0.0.1:80"));
         }
     }
     let page = world.page(650);
     let arrived = |model: &str, count: u32| {
-        format!(r#"penstock_arrivals_total{{model="{model}",pool="chat",target_model="{model}"}} {count}"#)
+        format!(
+            r#"penstock_arrivals_total{{door="filter",model="{model}",pool="chat",target_model="{model}"}} {count}"#
+        )
     };
     has(&page, &arrived("a", 2));
     has(&page, &arrived("b", 1));
     has(&page, &arrived("other", 2));
     // b is idle for ten minutes, and a isn't.
-    world.observe(800, Observation::Request(labels("chat", "d"), RequestNews::Arrived));
+    world.observe(800, Observation::Request(labels("chat", "d"), RequestNews::Arrived(Door::Filter)));
     let page = world.page(800);
     has(&page, &arrived("a", 2));
     has(&page, &arrived("d", 1));
@@ -128,22 +132,27 @@ fn names_that_were_never_served_leave_places_to_others_and_go_soon() {
     let mut world = World::new(config(&["chat"], "metrics: {flows: 8}\n"));
     for number in 0..20 {
         let wrong = labels("chat", &format!("wrong-{number}"));
-        world.observe(100, Observation::Request(wrong, RequestNews::Arrived));
+        world.observe(100, Observation::Request(wrong, RequestNews::Arrived(Door::Filter)));
     }
     for second in [101, 102] {
-        world.observe(second, Observation::Request(labels("chat", "right"), RequestNews::Arrived));
+        world.observe(
+            second,
+            Observation::Request(labels("chat", "right"), RequestNews::Arrived(Door::Filter)),
+        );
         world.observe(second, completed(labels("chat", "right"), "10.0.0.1:80"));
     }
     let page = world.page(102);
     let arrived = |model: &str, count: u32| {
-        format!(r#"penstock_arrivals_total{{model="{model}",pool="chat",target_model="{model}"}} {count}"#)
+        format!(
+            r#"penstock_arrivals_total{{door="filter",model="{model}",pool="chat",target_model="{model}"}} {count}"#
+        )
     };
     has(&page, &arrived("wrong-5", 1));
     // The first one came before any was served.
     has(&page, &arrived("other", 15));
     has(&page, &arrived("right", 1));
     // A minute later a new name takes the place of one that was never served.
-    world.observe(200, Observation::Request(labels("chat", "late"), RequestNews::Arrived));
+    world.observe(200, Observation::Request(labels("chat", "late"), RequestNews::Arrived(Door::Filter)));
     let page = world.page(200);
     has(&page, &arrived("late", 1));
     has(&page, &arrived("right", 1));
@@ -153,7 +162,7 @@ fn names_that_were_never_served_leave_places_to_others_and_go_soon() {
 #[test]
 fn gauges_and_counters_of_models_have_the_same_names() {
     let mut world = World::new(config(&["chat"], "metrics: {flows: 2}\n"));
-    world.observe(1, Observation::Request(labels("chat", "m2"), RequestNews::Arrived));
+    world.observe(1, Observation::Request(labels("chat", "m2"), RequestNews::Arrived(Door::Filter)));
     let mut status = status(&world.config, time(2));
     status.pools[0].models = ["m0", "m1", "m2", "m3"]
         .map(|name| ModelStatus { model: name.into(), waiting: 3, running: 2 })
@@ -191,12 +200,14 @@ fn a_pool_without_a_gate_has_no_series_of_bounds() {
 fn models_without_a_pool_use_at_most_half_of_the_limit() {
     let mut world = World::new(config(&["chat"], "metrics: {flows: 4}\n"));
     for model in ["a", "b", "c", "d"] {
-        world.observe(1, Observation::Request(labels("none", model), RequestNews::Arrived));
+        world.observe(1, Observation::Request(labels("none", model), RequestNews::Arrived(Door::Filter)));
     }
-    world.observe(1, Observation::Request(labels("chat", "llama"), RequestNews::Arrived));
+    world.observe(1, Observation::Request(labels("chat", "llama"), RequestNews::Arrived(Door::Filter)));
     let page = world.page(1);
     let arrived = |pool: &str, model: &str, count: u32| {
-        format!(r#"penstock_arrivals_total{{model="{model}",pool="{pool}",target_model="{model}"}} {count}"#)
+        format!(
+            r#"penstock_arrivals_total{{door="filter",model="{model}",pool="{pool}",target_model="{model}"}} {count}"#
+        )
     };
     has(&page, &arrived("none", "a", 1));
     has(&page, &arrived("none", "b", 1));
@@ -208,7 +219,7 @@ fn models_without_a_pool_use_at_most_half_of_the_limit() {
 fn the_series_of_a_removed_pool_are_deleted() {
     let mut world = World::new(config(&["chat", "embed"], ""));
     for pool in ["chat", "embed", "none"] {
-        world.observe(1, Observation::Request(labels(pool, "m"), RequestNews::Arrived));
+        world.observe(1, Observation::Request(labels(pool, "m"), RequestNews::Arrived(Door::Filter)));
         world.observe(
             1,
             Observation::Request(
@@ -235,10 +246,10 @@ fn the_series_of_a_removed_pool_are_deleted() {
     assert!(!world.page(3).contains(r#"pool="embed""#));
     // The pool is added again, and its counters start at 0.
     world.config = config(&["chat", "embed"], "");
-    world.observe(4, Observation::Request(labels("embed", "m"), RequestNews::Arrived));
+    world.observe(4, Observation::Request(labels("embed", "m"), RequestNews::Arrived(Door::Filter)));
     let page = world.page(4);
-    has(&page, r#"penstock_arrivals_total{model="m",pool="embed",target_model="m"} 1"#);
-    has(&page, r#"penstock_arrivals_total{model="m",pool="chat",target_model="m"} 1"#);
+    has(&page, r#"penstock_arrivals_total{door="filter",model="m",pool="embed",target_model="m"} 1"#);
+    has(&page, r#"penstock_arrivals_total{door="filter",model="m",pool="chat",target_model="m"} 1"#);
 }
 
 #[test]

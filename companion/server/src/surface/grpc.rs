@@ -11,15 +11,12 @@ mod codec;
 mod generated;
 mod yielding;
 
-use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::{FutureExt as _, Stream, StreamExt};
-use penstock_control::{ConnId, Event, Scope};
+use futures_util::{Stream, StreamExt};
+use penstock_control::Scope;
 use penstock_election::RoleStatus;
 use penstock_wire::limits;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -34,6 +31,7 @@ use crate::base::tls::{self, ServerTlsConfig};
 use crate::decisions::driver::{FRAMES, Handle, ScopeRoles};
 use crate::election::Elections;
 use crate::surface::keep_alive;
+use crate::surface::session_frames;
 
 /// The HTTP/2 window. A burst of small frames must fit into it, or h2 takes the burst for an attack and closes the
 /// connection.
@@ -54,7 +52,6 @@ const HEADER_LIST_BYTES: u32 = 128 << 10;
 
 struct Service {
     driver: Handle,
-    conns: Arc<AtomicU64>,
 }
 
 /// What filters and other companions reach over gRPC.
@@ -82,8 +79,8 @@ impl Sessions {
     ) -> Result<(), Error> {
         let Self { driver, roles, kept_alive, elections } = self;
         let keeping = driver.clone();
-        let service = ArbiterServer::new(Service { driver, conns: Arc::default() })
-            .max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
+        let service =
+            ArbiterServer::new(Service { driver }).max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
         let (health, health_service) = tonic_health::server::health_reporter();
         tokio::spawn(report_health(health, roles));
         let routes = Routes::new(health_service)
@@ -140,7 +137,8 @@ async fn report_health(health: HealthReporter, mut roles: watch::Receiver<ScopeR
     }
 }
 
-fn leads_any(roles: &ScopeRoles) -> bool {
+/// Whether this companion leads; where each pool has a leader of its own, whether it leads one.
+pub(crate) fn leads_any(roles: &ScopeRoles) -> bool {
     let is_split = roles.keys().any(|scope| *scope != Scope::Gateway);
     let present = roles.iter().filter(|(scope, _)| !is_split || scope.pool().is_some());
     present.map(|(_, role)| role).any(RoleStatus::is_leader)
@@ -154,66 +152,16 @@ impl Arbiter for Service {
         &self,
         request: Request<Streaming<Bytes>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        let conn = ConnId(self.conns.fetch_add(1, Ordering::Relaxed));
-        let (frames, outgoing) = mpsc::channel(FRAMES);
-        let gone = |_| Status::unavailable("the companion is ending");
-        self.driver.open(conn, frames).await.map_err(gone)?;
-        // Dropped with the response stream, whose end ends the session.
-        let (response, response_ended) = oneshot::channel::<()>();
-        tokio::spawn(read_to_end(conn, request.into_inner(), self.driver.clone(), response_ended));
-        let outgoing = ReceiverStream::new(outgoing).map(move |frame| {
-            let _response = &response;
+        let (to_filter, frames) = mpsc::channel(FRAMES);
+        let (open, closed) = oneshot::channel::<()>();
+        // An error means that the response stream was dropped, whose end ends the session.
+        let closed = async { drop(closed.await) };
+        let opened = session_frames::open(&self.driver, request.into_inner(), to_filter, closed).await;
+        opened.map_err(|_| Status::unavailable("the companion is ending"))?;
+        let outgoing = ReceiverStream::new(frames).map(move |frame| {
+            let _open = &open;
             Ok(frame)
         });
         Ok(Response::new(Box::pin(outgoing)))
-    }
-}
-
-/// Passes incoming frames to the driver, and then closes the session. A panic ends this session alone: a session that is
-/// open and not read would keep its requests for ever.
-async fn read_to_end(
-    conn: ConnId,
-    incoming: Streaming<Bytes>,
-    driver: Handle,
-    response_ended: oneshot::Receiver<()>,
-) {
-    let reading = read(conn, incoming, driver.clone(), response_ended);
-    if AssertUnwindSafe(reading).catch_unwind().await.is_err() {
-        tracing::error!(
-            conn = conn.0,
-            "a defect ended a session, so the filter opens another one; please report this with the log"
-        );
-    }
-    // Sending fails after the driver has ended, and the session with it.
-    let _ = driver.send(Event::Closed(conn)).await;
-}
-
-/// Passes incoming frames to the driver until the stream or its response ends.
-async fn read(
-    conn: ConnId,
-    mut incoming: Streaming<Bytes>,
-    driver: Handle,
-    mut response_ended: oneshot::Receiver<()>,
-) {
-    loop {
-        let message = tokio::select! {
-            biased;
-            message = incoming.message() => message,
-            _ = &mut response_ended => break,
-        };
-        match message {
-            Ok(Some(frame)) => {
-                if driver.frame(conn, frame).await.is_err() {
-                    return;
-                }
-                // A flooding stream must not starve the other tasks of the thread.
-                tokio::task::consume_budget().await;
-            }
-            Ok(None) => break,
-            Err(status) => {
-                tracing::debug!(conn = conn.0, %status, "stream of the session failed");
-                break;
-            }
-        }
     }
 }

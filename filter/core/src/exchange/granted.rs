@@ -91,6 +91,8 @@ pub(crate) struct Response {
     pub(crate) silence: Option<SilenceLimit>,
     /// The server was silent for longer, and the gateway has ended the response.
     pub(crate) is_timed_out: bool,
+    /// The host passes nothing of the body to the worker.
+    pub(crate) is_unseen: bool,
 }
 
 /// How long the server of a response may be silent.
@@ -318,6 +320,7 @@ impl Response {
         let end = match (self.replaced_by.or(error_status.filter(|_| is_success)), self.is_complete) {
             _ if self.is_timed_out && stats.body_bytes == 0 => EndReason::TimedOutBeforeAnswer,
             _ if self.is_timed_out => EndReason::TimedOutInsideAnswer,
+            _ if self.is_unseen => EndReason::Served,
             (Some(_), _) => EndReason::ReportedError,
             (None, _) if stats.is_failed && is_success => EndReason::ErrorInsideAnswer,
             (None, true) if is_success && !stats.is_answer => EndReason::NoAnswer,

@@ -84,12 +84,39 @@ impl Worker {
         action
     }
 
+    /// The body of a request goes to its server, and the host passes nothing of it to the worker: the headers are all that is known. `size`:
+    /// its bytes, as far as the headers tell.
+    pub fn handle_unseen_body(&mut self, now: Instant, sequence: u64, size: usize) -> BodyAction {
+        self.body_callbacks.record();
+        let Some(exchange) = self.exchanges.get_mut(&sequence) else {
+            return BodyAction::Pause;
+        };
+        let phase = core::mem::replace(&mut exchange.phase, Phase::Answered);
+        let Phase::ReadingBody(reading) = phase else {
+            exchange.phase = phase;
+            return BodyAction::Pause;
+        };
+        let Some(claims) = reading.claims else {
+            return self.pass_by_model(now, sequence, String::new());
+        };
+        let prompt_bytes = u64::try_from(size).unwrap_or(u64::MAX);
+        let mut nothing = |_, _| None;
+        self.handle_body(
+            now,
+            sequence,
+            Body { prompt_bytes, ..Body::default() },
+            (size, &mut nothing),
+            &claims,
+        )
+    }
+
     /// Passes a request that isn't queued to the pool of its model. From here on the worker doesn't track it.
     fn pass_by_model(&mut self, now: Instant, sequence: u64, model: String) -> BodyAction {
         let Some(exchange) = self.exchanges.get_mut(&sequence) else {
             return BodyAction::Pause;
         };
-        let pool = match exchange.policy.pool(&model) {
+        let chosen = exchange.policy.named(&exchange.register.pool).cloned();
+        let pool = match chosen.map_or_else(|| exchange.policy.pool(&model), |pool| Ok(Some(pool))) {
             Ok(pool) => pool.map(|pool| pool.name.clone()),
             // A body that names no model may be anything.
             Err(_) if model.is_empty() => exchange.policy.default_pool().map(|pool| pool.name.clone()),
@@ -99,7 +126,9 @@ impl Worker {
                 return self.refuse_invalid(now, sequence, &failure);
             }
         };
-        let edits = pool.map_or(Ok(Vec::new()), |pool| self.pass_to(&pool));
+        let register = &mut exchange.register;
+        let only = register.gateway_subset.then(|| core::mem::take(&mut register.subset));
+        let edits = pool.map_or(Ok(Vec::new()), |pool| self.pass_to(&pool, only.as_deref()));
         match edits {
             Ok(edits) => {
                 self.exchanges.remove(&sequence);
@@ -137,7 +166,7 @@ impl Worker {
             is_uncounted = usage_request::is_uncounted(exchange.register.api(), &body);
             registration::add_body(body, size, &mut exchange.register);
         }
-        let Ok(pool) = exchange.policy.pool(&exchange.register.model) else {
+        let Ok(pool) = exchange.policy.pool_of(&exchange.register) else {
             let failure = unknown_model(&exchange.register.model);
             return self.refuse_invalid(now, sequence, &failure);
         };

@@ -118,8 +118,14 @@ impl Worker {
             apply_token(&mut exchange, token);
             exchange.register.moved = headers.get(names::KEEP_ALIVE_HEADER).is_some();
         }
+        exchange.register.pool = host.pool().unwrap_or_default().to_owned();
+        let is_unserved = registration::restrict_to_subset(&mut exchange.register, host.subset());
         let sequence = exchange.register.sequence;
         self.exchanges.insert(sequence, exchange);
+        if is_unserved {
+            let reply = self.refuse(now, sequence, &empty_subset(), outcome::NO_ENDPOINTS);
+            return HeadersAction::Reply(sequence, reply);
+        }
         if let Some(failure) = registration::check_headers(headers, end, self.policy.body_bytes_max) {
             let reply = self.refuse(now, sequence, &failure, outcome::REJECTED_INVALID);
             return HeadersAction::Reply(sequence, reply);
@@ -225,15 +231,16 @@ impl Worker {
         } else {
             drop(privileged);
         }
-        let named = model.and_then(|model| self.policy.pool(model).ok().flatten());
+        let chosen = host.pool().and_then(|pool| self.policy.named(pool).cloned());
+        let named = chosen.or_else(|| self.policy.pool(model?).ok().flatten());
         if named.is_none() && !end && self.policy.has_choice_of_pools() {
-            return self.read_model(now, context, headers, edits);
+            return self.read_model(now, context, headers, edits, host.subset());
         }
         let default = || self.policy.default_pool().map(|pool| pool.name.clone());
         let Some(name) = named.map(|pool| pool.name.clone()).or_else(default) else {
             return HeadersAction::Pass(edits);
         };
-        match self.pass_to(&name) {
+        match self.pass_to(&name, host.subset().as_deref()) {
             Ok(more) => {
                 edits.extend(more);
                 HeadersAction::Pass(edits)
@@ -246,7 +253,12 @@ impl Worker {
     }
 
     /// The edits, after the removals, by which a request that isn't queued goes to a pool, round robin over its ready endpoints.
-    pub(super) fn pass_to(&mut self, pool: &str) -> Result<Vec<HeaderEdit>, Failure> {
+    /// `only`: those to which the gateway lets it go; `None`: it restricts nothing.
+    pub(super) fn pass_to(
+        &mut self,
+        pool: &str,
+        only: Option<&[String]>,
+    ) -> Result<Vec<HeaderEdit>, Failure> {
         let mut edits = vec![HeaderEdit::Add(names::POOL_HEADER, pool.to_owned())];
         // Until the companion has sent endpoints, Envoy's load balancing chooses.
         let Some(endpoints) = self.endpoints.get(pool) else {
@@ -254,8 +266,9 @@ impl Worker {
             return Ok(edits);
         };
         self.turn = self.turn.wrapping_add(1);
-        let endpoint =
-            self.turn.checked_rem(endpoints.ready.len()).and_then(|index| endpoints.ready.get(index));
+        let is_allowed = |endpoint: &&String| only.is_none_or(|only| only.contains(endpoint));
+        let allowed = || endpoints.ready.iter().filter(is_allowed);
+        let endpoint = self.turn.checked_rem(allowed().count()).and_then(|index| allowed().nth(index));
         if let Some(endpoint) = endpoint {
             edits.push(HeaderEdit::Add(names::ENDPOINT_HEADER, endpoint.clone()));
             return Ok(edits);
@@ -272,9 +285,11 @@ impl Worker {
         context: u32,
         headers: Headers<'_>,
         edits: Vec<HeaderEdit>,
+        subset: Option<Vec<String>>,
     ) -> HeadersAction {
         let api = self.policy.dialect(headers.get(":path").unwrap_or_default());
         let mut exchange = self.new_exchange(now, context, api, None, false, headers);
+        registration::restrict_to_subset(&mut exchange.register, subset);
         exchange.phase = Phase::ReadingBody(Box::new(ReadingBody {
             since: now,
             scanner: BodyScanner::new(Arc::new([]))
@@ -308,6 +323,12 @@ fn path_not_found() -> Failure {
     let message = "The gateway doesn't know this path: list it under `paths.queued` if the server computes for it, under `paths.passed` \
                    if it doesn't, or set `paths.other: pass`.";
     Failure::new(404, Code::PathNotFound, message).without_retry()
+}
+
+/// The error for a request that its gateway lets go to no endpoint.
+fn empty_subset() -> Failure {
+    let message = "The gateway allows no endpoint for this request: its subset of endpoints is empty.";
+    Failure::new(503, Code::NoEndpoints, message).retry_after_ms(RETRY_AFTER_MIN_MS)
 }
 
 /// The error for a request that reaches the requeue listener without a valid token.

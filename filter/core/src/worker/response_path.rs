@@ -103,6 +103,10 @@ impl Worker {
         self.failing_pools.record_response(&granted.pool);
         let reads_end = self.document_ends.get(&granted.pool).copied().unwrap_or(false);
         let mut response = new_response(granted, status, address, headers, end, reads_end, host);
+        // What isn't seen of a response counts as served, and nothing waits for it.
+        response.is_unseen = !end && !host.passes_answer();
+        let end = end || response.is_unseen;
+        response.is_complete = end;
         if !end {
             let (pool, granted_at) = (exchange.pool.as_deref(), granted.granted_at);
             response.silence = self.silence_timers.start(now, sequence, pool, granted_at);
@@ -388,6 +392,7 @@ fn new_response(
         retry_after_ms: retry_after_header_ms(headers),
         silence: None,
         is_timed_out: false,
+        is_unseen: false,
     }
 }
 

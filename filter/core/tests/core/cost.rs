@@ -132,6 +132,7 @@ fn config() -> Config {
         routes_report_endpoint: true,
         logs_attempts: false,
         routes_requeue: false,
+        door: penstock_wire::Door::Filter,
         restarts: false,
         keeps_alive: false,
         policy: Policy {

@@ -99,7 +99,7 @@ impl World {
             self.check_grant_allowed(index, &labels.request_id);
         }
         let (labels, arrived, left, requeued) = match observation {
-            Observation::Request(labels, RequestNews::Arrived) => (labels, 1, 0, 0),
+            Observation::Request(labels, RequestNews::Arrived(_)) => (labels, 1, 0, 0),
             Observation::Request(labels, RequestNews::Decided(_))
             | Observation::Request(labels, RequestNews::Refused(Refused { was_granted: false, .. })) => {
                 (labels, 0, 1, 0)

@@ -9,7 +9,7 @@ use super::ChangeError;
 use crate::base::role::Roles;
 
 /// Keys that can't change while the companion runs.
-const FIXED: [&[&str]; 8] = [
+const FIXED: [&[&str]; 9] = [
     &["listen", "gateway"],
     &["listen", "envoy_admin"],
     &["listen", "grpc"],
@@ -17,6 +17,7 @@ const FIXED: [&[&str]; 8] = [
     &["listen", "access_log"],
     &["listen", "tls"],
     &["tls"],
+    &["picker"],
     &["replicas"],
 ];
 /// Keys with secret values.
@@ -63,7 +64,17 @@ pub(super) fn check_fixed_keys(next: &Value, now: &Value, file: &Value) -> Resul
             ));
         }
     }
-    Ok(())
+    let ports = |document| -> BTreeMap<String, Value> {
+        let port = |pool: &Value| pool.get("picker_port").filter(|port| !port.is_null()).cloned();
+        pools(document).into_iter().filter_map(|(name, pool)| Some((name, port(pool)?))).collect()
+    };
+    let present = ports(now);
+    match ports(next).into_iter().find(|(name, port)| present.get(name) != Some(port)) {
+        Some((name, _)) => Err(format!(
+            "pools[{name}].picker_port: this key can't change while the companion runs; restart the companion to change it"
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Checks, where each pool has a leader of its own, that a change by HTTP concerns only pools that this companion leads. A change of

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use penstock_control::{
-    AutopilotStatus, Decided, Desired, DesiredSource, Labels, Observation, RequestNews, Scraped,
+    AutopilotStatus, Decided, Desired, DesiredSource, Door, Labels, Observation, RequestNews, Scraped,
     ServerStatus, VariantStatus,
 };
 use penstock_engine::input::{EndpointId, Fault};
@@ -88,6 +88,7 @@ fn scene(keys: &str) -> Scene {
         id: "1".into(),
         node: "envoy".into(),
         envoy: String::new(),
+        door: Door::Filter,
         open: true,
         waiting: 0,
         running: 2,
@@ -162,7 +163,7 @@ impl Scene {
 
     fn arrived(&mut self, seconds: u64, band: Band) {
         let labels = Self::labels(band, false);
-        self.recent.record(time(seconds), &Observation::Request(labels, RequestNews::Arrived));
+        self.recent.record(time(seconds), &Observation::Request(labels, RequestNews::Arrived(Door::Filter)));
     }
 
     fn decided(&mut self, seconds: u64, band: Band, outcome: Outcome) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use penstock_control::Status;
+use penstock_control::{Door, Status};
 use penstock_engine::units::thousandths;
 use serde::Deserialize;
 use serde_json::json;
@@ -101,7 +101,7 @@ impl App {
 /// companion leads.
 fn open_sessions(status: &Status, roles: Option<&Roles>) -> usize {
     let open = |pool: Option<&str>| {
-        let sessions = status.sessions.iter();
+        let sessions = status.sessions.iter().filter(|session| session.door == Door::Filter);
         sessions.filter(|session| session.open && session.pool.as_deref() == pool).count()
     };
     match roles {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use penstock_control::{Completed, Decided, Labels, Observation, RequestNews};
+use penstock_control::{Completed, Decided, Door, Labels, Observation, RequestNews};
 use penstock_engine::Outcome;
 use penstock_engine::input::Band;
 use penstock_server::{Metrics, Observer};
@@ -55,7 +55,7 @@ fn labels(number: usize) -> Labels {
 /// The observations of a request that waits, is dispatched and is answered.
 fn request(labels: &Arc<Labels>, endpoint: &str) -> [Observation; 3] {
     [
-        Observation::Request(labels.clone(), RequestNews::Arrived),
+        Observation::Request(labels.clone(), RequestNews::Arrived(Door::Filter)),
         Observation::Request(
             labels.clone(),
             RequestNews::Decided(Decided {

@@ -1,0 +1,354 @@
+//! Listens for gateways, deals their connections to the workers' threads, and reports health.
+
+use std::io;
+use std::net::TcpStream as StdStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use penstock_base::essential;
+use penstock_filter_core::config::Config;
+use penstock_wire as wire;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::service::Routes;
+use tonic::transport::Server;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+use crate::certificate::{self, Certificate};
+use crate::generated::external_processor_server::{ExternalProcessorServer, SERVICE_NAME};
+use crate::limits::{
+    CONNECTION_STREAMS_MAX, CONNECTION_WINDOW, CONNECTIONS, EVENTS, MESSAGE_OVERHEAD, RESET_STREAMS_MAX,
+    STREAM_WINDOW, WORKERS_MAX,
+};
+use crate::service::Service;
+use crate::sessions::NewSession;
+use crate::shared_data::WorkersData;
+use crate::worker::{Clock, Handle, Seat, random_bits};
+
+/// The name of the picker's tasks, after "the task for".
+const NAME: &str = "the endpoint picker";
+/// The services of the health check that llm-d's picker has, beside that of the protocol.
+const LIVENESS: &str = "liveness";
+const READINESS: &str = "readiness";
+
+/// A port at which gateways ask.
+#[derive(Debug)]
+pub struct Door {
+    /// The open listener.
+    pub listener: TcpListener,
+    /// The pool of all requests that come here; `None`: the model of each chooses.
+    pub pool: Option<String>,
+}
+
+/// What a picker needs.
+#[derive(Debug)]
+pub struct Settings {
+    /// The policy until the companion sends one.
+    pub policy: wire::Policy,
+    /// The picker's name among the companion's sessions.
+    pub node: String,
+    /// At least one.
+    pub doors: Vec<Door>,
+    /// A port for health checks alone, without TLS.
+    pub health: Option<TcpListener>,
+    /// `None`: gateways connect in plain text.
+    pub certificate: Option<Certificate>,
+    /// Takes the sessions that workers open with the companion.
+    pub companion: mpsc::Sender<NewSession>,
+    /// Whether requests can be decided here.
+    pub ready: watch::Receiver<bool>,
+}
+
+/// Why the picker can't serve.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The certificate can't be used.
+    #[error(transparent)]
+    Certificate(#[from] certificate::Error),
+    /// The operating system gives no thread, or no event queue for sockets.
+    #[error("endpoint picker: {0}")]
+    Thread(#[from] io::Error),
+    /// The system provides no random bits.
+    #[error("endpoint picker: no random bits: {0}")]
+    Random(#[from] getrandom::Error),
+    /// The transport fails.
+    #[error("endpoint picker: {0}")]
+    Transport(#[from] tonic::transport::Error),
+}
+
+/// Serves until `shutdown` returns, and then until all streams have ended.
+///
+/// # Errors
+/// When a thread can't start, or a transport fails.
+pub async fn serve(settings: Settings, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+    let (reporter, health_service) = tonic_health::server::health_reporter();
+    let health = Routes::new(health_service);
+    let reporting = essential::spawn(NAME, report_health(reporter, settings.ready));
+    let (end, ending) = watch::channel(false);
+    let tls = Tls::new(settings.certificate.as_ref())?;
+    let body_bytes = usize::try_from(settings.policy.body_bytes_max).unwrap_or(usize::MAX);
+    let common = Common {
+        config: config(settings.policy, settings.node),
+        clock: Clock::start(),
+        shared: WorkersData::default(),
+        companion: settings.companion,
+        health: health.clone(),
+        tls,
+        message_bytes: body_bytes.saturating_add(MESSAGE_OVERHEAD),
+    };
+    let count = std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX);
+    let pools: Vec<Option<Arc<str>>> =
+        settings.doors.iter().map(|door| door.pool.as_deref().map(Arc::from)).collect();
+    let mut dealt = vec![Vec::new(); settings.doors.len()];
+    let mut threads = Vec::new();
+    for number in 0..count {
+        let mut incoming = Vec::new();
+        for (pool, dealt) in pools.iter().zip(&mut dealt) {
+            let (to, from) = mpsc::channel(CONNECTIONS);
+            dealt.push(to);
+            incoming.push((pool.clone(), from));
+        }
+        threads.push(WorkerThread::start(number, common.clone(), incoming, ending.clone())?);
+    }
+    drop(common);
+    let accepting =
+        settings.doors.into_iter().zip(dealt).map(|(door, workers)| {
+            essential::spawn(NAME, accept(door.listener, workers, ended(ending.clone())))
+        });
+    let accepting: Vec<_> = accepting.collect();
+    let checks = settings.health.map(|listener| {
+        let server = Server::builder().add_routes(health);
+        let incoming = TcpListenerStream::new(listener);
+        essential::spawn(NAME, server.serve_with_incoming_shutdown(incoming, ended(ending)))
+    });
+    shutdown.await;
+    end.send_replace(true);
+    join_all(accepting).await;
+    for thread in threads {
+        thread.ended().await?;
+    }
+    reporting.abort();
+    // The process ends: health checks may be cut.
+    if let Some(checks) = checks {
+        checks.abort();
+    }
+    Ok(())
+}
+
+/// Returns when the picker is to end.
+async fn ended(mut ending: watch::Receiver<bool>) {
+    // An error means that the sender is gone, which ends the picker as well.
+    let _: Result<_, _> = ending.wait_for(|ends| *ends).await;
+}
+
+/// The filter core's configuration.
+fn config(policy: wire::Policy, node: String) -> Config {
+    Config {
+        companion: "companion".to_owned(),
+        node,
+        requeue_listener: None,
+        is_requeue_listener: false,
+        routes_report_endpoint: false,
+        logs_attempts: false,
+        routes_requeue: false,
+        restarts: false,
+        keeps_alive: false,
+        door: wire::Door::Picker,
+        policy,
+    }
+}
+
+/// Reports the services as serving while requests can be decided here. The process lives in any case.
+async fn report_health(health: HealthReporter, mut ready: watch::Receiver<bool>) {
+    health.set_service_status(LIVENESS, ServingStatus::Serving).await;
+    loop {
+        let status =
+            if *ready.borrow_and_update() { ServingStatus::Serving } else { ServingStatus::NotServing };
+        for service in [READINESS, SERVICE_NAME] {
+            health.set_service_status(service, status).await;
+        }
+        if ready.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Deals the connections of a port to the workers, in turn.
+async fn accept(
+    listener: TcpListener,
+    workers: Vec<mpsc::Sender<StdStream>>,
+    ended: impl Future<Output = ()>,
+) {
+    let mut ended = std::pin::pin!(ended);
+    for worker in workers.iter().cycle() {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = &mut ended => return,
+        };
+        let connection = accepted.and_then(|(connection, _)| {
+            connection.set_nodelay(true)?;
+            connection.into_std()
+        });
+        match connection {
+            // A thread that has ended takes none, and the companion ends as well.
+            Ok(connection) => drop(worker.send(connection).await),
+            Err(error) => {
+                tracing::warn!(%error, "endpoint picker: a connection can't be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// After a connection that couldn't be accepted: the process may be out of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The certificate, if there is one and this build can show it.
+#[derive(Clone, Debug)]
+struct Tls {
+    #[cfg(feature = "tls")]
+    config: Option<tonic::transport::ServerTlsConfig>,
+}
+
+#[cfg(feature = "tls")]
+impl Tls {
+    fn new(certificate: Option<&Certificate>) -> Result<Self, certificate::Error> {
+        Ok(Self { config: certificate.map(certificate::tls).transpose()? })
+    }
+
+    fn apply(self, server: Server) -> Result<Server, tonic::transport::Error> {
+        match self.config {
+            Some(config) => server.tls_config(config),
+            None => Ok(server),
+        }
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+impl Tls {
+    fn new(certificate: Option<&Certificate>) -> Result<Self, certificate::Error> {
+        match certificate {
+            None => Ok(Self {}),
+            Some(_) => Err(certificate::Error::Unusable("this binary was built without tls".to_owned())),
+        }
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "the interface is that of a build with TLS")]
+    fn apply(self, server: Server) -> Result<Server, tonic::transport::Error> {
+        Ok(server)
+    }
+}
+
+/// What all workers' threads begin with.
+#[derive(Clone)]
+struct Common {
+    config: Config,
+    clock: Clock,
+    shared: WorkersData,
+    companion: mpsc::Sender<NewSession>,
+    health: Routes,
+    tls: Tls,
+    /// The longest message of a gateway.
+    message_bytes: usize,
+}
+
+/// The connections of a port that are dealt to one thread.
+type Incoming = (Option<Arc<str>>, mpsc::Receiver<StdStream>);
+
+/// A thread with a worker and the connections that it serves.
+struct WorkerThread {
+    served: oneshot::Receiver<Result<(), tonic::transport::Error>>,
+    /// Dropped, it ends the thread.
+    _end: oneshot::Sender<()>,
+}
+
+impl WorkerThread {
+    fn start(
+        number: usize,
+        common: Common,
+        incoming: Vec<Incoming>,
+        ending: watch::Receiver<bool>,
+    ) -> Result<Self, Error> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let random = random_bits()?;
+        let (done, served) = oneshot::channel();
+        let (end, end_asked) = oneshot::channel::<()>();
+        let thread = std::thread::Builder::new().name(format!("picker-{number}"));
+        thread.spawn(move || {
+            essential::guard(NAME, || {
+                runtime.block_on(async move {
+                    let (to_worker, events) = mpsc::channel(EVENTS);
+                    let seat = Seat::new(
+                        common.clock,
+                        &random,
+                        &common.config,
+                        common.shared.clone(),
+                        common.companion.clone(),
+                        to_worker.clone(),
+                    );
+                    let worker = Handle::new(to_worker);
+                    let serving = incoming.into_iter().map(|incoming| {
+                        tokio::spawn(serve_connections(
+                            common.clone(),
+                            worker.clone(),
+                            incoming,
+                            ending.clone(),
+                        ))
+                    });
+                    let serving: Vec<_> = serving.collect();
+                    tokio::spawn(async move {
+                        let results = join_all(serving).await;
+                        // A task that has panicked has ended its connections alone.
+                        let result = results.into_iter().filter_map(Result::ok).collect();
+                        // Fails when nothing waits for the end any more.
+                        let _: Result<(), _> = done.send(result);
+                    });
+                    tokio::select! {
+                        () = seat.run(events) => {}
+                        _ = end_asked => {}
+                    }
+                });
+            });
+        })?;
+        Ok(Self { served, _end: end })
+    }
+
+    /// Returns when all connections have ended.
+    async fn ended(self) -> Result<(), Error> {
+        match self.served.await {
+            Ok(result) => Ok(result?),
+            // The thread has panicked, which ends the process.
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+async fn serve_connections(
+    common: Common,
+    worker: Handle,
+    (pool, connections): Incoming,
+    ending: watch::Receiver<bool>,
+) -> Result<(), tonic::transport::Error> {
+    let service = ExternalProcessorServer::new(Service { worker, pool })
+        .max_decoding_message_size(common.message_bytes)
+        .max_encoding_message_size(usize::MAX);
+    let server = common.tls.apply(Server::builder())?;
+    let incoming = ReceiverStream::new(connections).map(|connection| {
+        connection.set_nonblocking(true)?;
+        TcpStream::from_std(connection)
+    });
+    server
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(CONNECTION_STREAMS_MAX)
+        .http2_max_pending_accept_reset_streams(Some(RESET_STREAMS_MAX))
+        .http2_keepalive_interval(Some(Duration::from_secs(5)))
+        .http2_keepalive_timeout(Some(Duration::from_secs(5)))
+        .add_routes(common.health.add_service(service))
+        .serve_with_incoming_shutdown(incoming, ended(ending))
+        .await
+}

@@ -1,0 +1,264 @@
+//! The task that owns a filter core and the streams that it tracks. Whatever happens reaches it as an event, so nothing is locked.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use penstock_filter_core::config::Config;
+use penstock_filter_core::effect::{Effect, SessionId};
+use penstock_filter_core::process_identity::RandomBits;
+use penstock_filter_core::session::{Epoch, SessionEffect};
+use penstock_filter_core::time::Instant;
+use penstock_filter_core::worker::Worker;
+use tokio::sync::mpsc;
+
+use crate::event::Event;
+use crate::facts::Facts;
+use crate::generated::ProcessingRequest;
+use crate::limits::{BATCH, BODY_BYTES_MAX, STREAMS_MAX};
+use crate::outbox::Outbox;
+use crate::sessions::{NewSession, Sessions};
+use crate::shared_data::WorkersData;
+use crate::stream::Stream;
+
+/// The least pause between two ticks.
+const TICK_MIN: Duration = Duration::from_millis(5);
+
+/// Reaches a worker. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Handle {
+    events: mpsc::Sender<Event>,
+    last_id: Arc<AtomicU32>,
+    open: Arc<AtomicUsize>,
+}
+
+/// The worker has ended, because the companion does.
+#[derive(Debug)]
+pub(crate) struct Gone;
+
+/// A stream of a worker. Its end is reported when it is [closed](Self::close).
+pub(crate) struct OpenStream {
+    id: u32,
+    handle: Handle,
+}
+
+impl Handle {
+    /// A handle whose events arrive at the other end.
+    pub(crate) fn new(events: mpsc::Sender<Event>) -> Self {
+        Self { events, last_id: Arc::default(), open: Arc::default() }
+    }
+
+    /// Opens a stream whose answers go to `out`. `None`: the worker has as many as it may have.
+    pub(crate) async fn open(&self, out: Outbox, pool: Option<Arc<str>>) -> Result<Option<OpenStream>, Gone> {
+        if self.open.load(Ordering::Relaxed) >= STREAMS_MAX {
+            return Ok(None);
+        }
+        self.open.fetch_add(1, Ordering::Relaxed);
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed);
+        let stream = OpenStream { id, handle: self.clone() };
+        self.send(Event::StreamOpened(id, out, pool)).await?;
+        Ok(Some(stream))
+    }
+
+    async fn send(&self, event: Event) -> Result<(), Gone> {
+        self.events.send(event).await.map_err(|_| Gone)
+    }
+}
+
+impl OpenStream {
+    /// Passes a message of the gateway to the worker. Returns when there is room for it.
+    pub(crate) async fn receive(&self, message: ProcessingRequest) -> Result<(), Gone> {
+        self.handle.send(Event::Message(self.id, Box::new(message))).await
+    }
+
+    /// The gateway has ended the stream.
+    pub(crate) async fn close(self) {
+        // Fails when the worker has ended, and with it the stream.
+        let _: Result<(), Gone> = self.handle.send(Event::StreamClosed(self.id)).await;
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.handle.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The monotonic clock, with one zero for all workers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock(std::time::Instant);
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        Self(std::time::Instant::now())
+    }
+
+    fn now(self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+/// Draws the random bits of a worker.
+///
+/// # Errors
+/// When the system provides none.
+pub(crate) fn random_bits() -> Result<RandomBits, getrandom::Error> {
+    let [hi, lo, envoy] = [getrandom::u64()?, getrandom::u64()?, getrandom::u64()?];
+    let mut key = RandomBits { epoch: Epoch { hi, lo }, envoy, key: Default::default() };
+    getrandom::fill(&mut key.key)?;
+    Ok(key)
+}
+
+/// A worker with its streams and sessions.
+pub(crate) struct Seat {
+    clock: Clock,
+    worker: Worker,
+    streams: HashMap<u32, Stream>,
+    /// Bytes of request bodies in all streams.
+    body_bytes: usize,
+    sessions: Sessions,
+}
+
+impl Seat {
+    pub(crate) fn new(
+        clock: Clock,
+        random: &RandomBits,
+        config: &Config,
+        shared: WorkersData,
+        companion: mpsc::Sender<NewSession>,
+        events: mpsc::Sender<Event>,
+    ) -> Self {
+        Self {
+            clock,
+            worker: Worker::new(clock.now(), random, config, Box::new(shared)),
+            streams: HashMap::new(),
+            body_bytes: 0,
+            sessions: Sessions::new(companion, events),
+        }
+    }
+
+    /// Handles events, and ticks in between. Never returns.
+    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event>) {
+        let mut batch = Vec::with_capacity(BATCH);
+        let mut tick = pin!(tokio::time::sleep(Duration::ZERO));
+        loop {
+            let is_tick = tokio::select! {
+                _ = events.recv_many(&mut batch, BATCH) => false,
+                () = tick.as_mut() => true,
+            };
+            for event in batch.drain(..) {
+                let now = self.clock.now();
+                self.handle(now, event);
+                self.carry_out_effects(now);
+            }
+            let now = self.clock.now();
+            if is_tick {
+                self.worker.handle_tick(now);
+                self.carry_out_effects(now);
+            }
+            let period = self.worker.tick_period(now).max(TICK_MIN);
+            let due = tokio::time::Instant::now() + period;
+            // An event may bring the next tick forward; it never puts it off.
+            if is_tick || due < tick.deadline() {
+                tick.as_mut().reset(due);
+            }
+        }
+    }
+
+    fn handle(&mut self, now: Instant, event: Event) {
+        let Self { worker, streams, sessions, body_bytes, .. } = self;
+        match event {
+            Event::StreamOpened(id, out, pool) => {
+                streams.insert(id, Stream::new(id, out, Facts::new(pool)));
+            }
+            Event::Message(id, message) => {
+                if let Some(stream) = streams.get_mut(&id) {
+                    let before = stream.body_bytes();
+                    stream.receive(now, worker, *message);
+                    *body_bytes = body_bytes.saturating_sub(before).saturating_add(stream.body_bytes());
+                    if *body_bytes > BODY_BYTES_MAX && stream.body_bytes() > before {
+                        *body_bytes = body_bytes.saturating_sub(stream.body_bytes());
+                        stream.refuse_body(now, worker);
+                    }
+                }
+            }
+            Event::StreamClosed(id) => {
+                if let Some(mut stream) = streams.remove(&id) {
+                    *body_bytes = body_bytes.saturating_sub(stream.body_bytes());
+                    stream.end(now, worker);
+                }
+            }
+            Event::Frame(id, number, frame) => {
+                if sessions.is_current(id, number) {
+                    worker.handle_message(now, id, &frame);
+                }
+            }
+            Event::SessionClosed(id, number) => {
+                if sessions.is_current(id, number) {
+                    sessions.close(id);
+                    worker.handle_closed(now, id);
+                }
+            }
+        }
+    }
+
+    fn carry_out_effects(&mut self, now: Instant) {
+        while let Some(effect) = self.worker.poll_effect() {
+            let Self { worker, streams, .. } = self;
+            match effect {
+                Effect::Session(id, effect) => self.carry_out_on_session(now, id, effect),
+                Effect::Resume { context, edits, rewrite } => {
+                    if let Some(stream) = streams.get_mut(&context) {
+                        // From here on the body is on its way to the gateway.
+                        self.body_bytes = self.body_bytes.saturating_sub(stream.body_bytes());
+                        stream.resume(now, worker, edits, rewrite);
+                    }
+                }
+                Effect::Reply { context, reply } => {
+                    if let Some(stream) = streams.get_mut(&context) {
+                        self.body_bytes = self.body_bytes.saturating_sub(stream.body_bytes());
+                        stream.reply(now, worker, reply);
+                    }
+                }
+                Effect::ResumeResponse { context, sequence } => {
+                    if let Some(stream) = streams.get_mut(&context) {
+                        stream.resume_response(worker, sequence);
+                    }
+                }
+                Effect::EndSilentResponse { context, sequence } => {
+                    if let Some(stream) = streams.get_mut(&context) {
+                        stream.end_silent_response(now, worker, sequence);
+                    }
+                }
+                // The gateway passes bodies, or has said that it doesn't.
+                Effect::CountReceived { .. } => {}
+                Effect::LogError(text) => tracing::error!("endpoint picker: {text}"),
+            }
+        }
+    }
+
+    fn carry_out_on_session(&mut self, now: Instant, id: SessionId, effect: SessionEffect) {
+        match effect {
+            // The leader is another process. Its own picker serves the gateway, because this one isn't ready while it doesn't lead.
+            SessionEffect::OpenStream { companion: Some(_) } => self.worker.handle_open_failed(now, id),
+            SessionEffect::OpenStream { companion: None } => {
+                if self.sessions.open(id) {
+                    self.worker.handle_opened(now, id);
+                } else {
+                    self.worker.handle_open_failed(now, id);
+                }
+            }
+            SessionEffect::ResetStream => self.sessions.close(id),
+            SessionEffect::Send(frame) => {
+                if !self.sessions.send(id, frame) {
+                    self.sessions.close(id);
+                    self.worker.handle_closed(now, id);
+                }
+            }
+            SessionEffect::LogWarning(text) => tracing::warn!("endpoint picker: {text}"),
+            SessionEffect::LogInfo(text) => tracing::debug!("endpoint picker: {text}"),
+        }
+    }
+}
