@@ -145,9 +145,6 @@ pub struct Hello {
     /// companion knows the order of their requests however long each Hello takes.
     #[prost(uint64, tag = "20")]
     pub clock_us: u64,
-    /// How the requests of this session come in.
-    #[prost(enumeration = "Door", tag = "21")]
-    pub door: i32,
 }
 /// A granted request that hasn't ended, as the filter knows it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -883,35 +880,6 @@ pub struct Recall {
     /// `Credit.id`.
     #[prost(uint64, tag = "2")]
     pub credit: u64,
-}
-/// The way by which requests come in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
-#[repr(i32)]
-pub enum Door {
-    /// A filter inside Envoy.
-    Filter = 0,
-    /// A gateway asks the companion itself, as the endpoint picker of an InferencePool.
-    Picker = 1,
-}
-impl Door {
-    /// String value of the enum field names used in the ProtoBuf definition.
-    ///
-    /// The values are not transformed in any way and thus are considered stable
-    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
-    pub fn as_str_name(&self) -> &'static str {
-        match self {
-            Self::Filter => "DOOR_FILTER",
-            Self::Picker => "DOOR_PICKER",
-        }
-    }
-    /// Creates an enum from field names used in the ProtoBuf definition.
-    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
-        match value {
-            "DOOR_FILTER" => Some(Self::Filter),
-            "DOOR_PICKER" => Some(Self::Picker),
-            _ => None,
-        }
-    }
 }
 /// The API of a request path, which determines the format of error responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]

@@ -8,10 +8,10 @@ use penstock_wire::filter_frame::Event;
 use penstock_wire::source::From as SourceFrom;
 use penstock_wire::{
     Admitted, Api, ApiKey, ApiKeys, AttemptFailed, Bye, Cancel, Command, CompanionFrame, Completed, Credit,
-    CreditReturned, Door, EndReason, EndpointCredit, Endpoints, Fallback, FilterFrame, Grant, Heartbeat,
-    Hello, HelloAck, Identity, ListedModel, ModelList, ModelRule, ModelTable, Network, Policy, Pool,
-    RateLimit, Recall, Refused, Register, Reject, RequestKey, RequeueOn, Role, Route, Running, Source,
-    Started, Trust, rate_limit,
+    CreditReturned, EndReason, EndpointCredit, Endpoints, Fallback, FilterFrame, Grant, Heartbeat, Hello,
+    HelloAck, Identity, ListedModel, ModelList, ModelRule, ModelTable, Network, Policy, Pool, RateLimit,
+    Recall, Refused, Register, Reject, RequestKey, RequeueOn, Role, Route, Running, Source, Started, Trust,
+    rate_limit,
 };
 use prost::Message;
 
@@ -119,7 +119,6 @@ fn hello() -> Hello {
         endpoints_digest: 1 << 60,
         pool: "chat".into(),
         clock_us: 1_000_000,
-        door: Door::Picker.into(),
     }
 }
 
@@ -309,7 +308,7 @@ fn companion_frames() -> Vec<CompanionFrame> {
 }
 
 const FILTER_FRAMES: &[&str] = &[
-    "080510061a940309010000000000000011ffffffffffffffff180720012801320264313a046564676540034801529e0208ac \
+    "080510061a910309010000000000000011ffffffffffffffff180720012801320264313a046564676540034801529e0208ac \
      0210e0c65b1a03722d3120052a086c6c616d612d386230802038004001488827520461636d655801620275316a0863726974 \
      6963616c72056261746368780380013c8a010831302e312e322e3392010b3132372e302e302e313a3192010b3132372e302e \
      302e313a329a010b3132372e302e302e313a31a2010473706f74a801d00fb001f403ba01100100000000000000ffffffffff \
@@ -317,7 +316,7 @@ const FILTER_FRAMES: &[&str] = &[
      31fa01076c6c616d612d6182021f08ac02120e3132372e302e302e313a3830303118ad0320d00f2a04636861748802019202 \
      0b3132372e302e302e313a32980240a00201a80202b00201ba020463686174c002015a200a0208091204636861741a0e3132 \
      372e302e302e313a38303031200528013001612a000000000000006801700878018001098901000000000000001092010463 \
-     686174a001c0843da80101",
+     686174a001c0843d",
     "08051006229e0208ac0210e0c65b1a03722d3120052a086c6c616d612d386230802038004001488827520461636d65580162 \
      0275316a08637269746963616c72056261746368780380013c8a010831302e312e322e3392010b3132372e302e302e313a31 \
      92010b3132372e302e302e313a329a010b3132372e302e302e313a31a2010473706f74a801d00fb001f403ba011001000000 \

@@ -29,7 +29,7 @@ use crate::aliases::Aliases;
 use crate::envoys::Envoys;
 use crate::event::{Event, Output};
 use crate::host_clocks::HostClocks;
-use crate::ids::{ConnId, Epoch, PoolId, RequestKey, Route};
+use crate::ids::{ConnId, Door, Epoch, PoolId, RequestKey, Route};
 use crate::labels::Labels;
 use crate::leadership::Leadership;
 use crate::limits::{STREAMS_MAX, SUSPENDED_MIN};
@@ -179,7 +179,7 @@ impl Control {
     pub fn handle(&mut self, now: Instant, event: Event) {
         if self.is_handed_over {
             // The filters' messages are for the other companion.
-            if let Event::Opened(conn) = event {
+            if let Event::Opened(conn, _) = event {
                 self.outputs.push_back(Output::Close(conn, "this companion ends"));
             }
             return;
@@ -187,7 +187,7 @@ impl Control {
         self.check_lease(now);
         self.notice_suspend(now);
         match event {
-            Event::Opened(conn) => self.open(now, conn),
+            Event::Opened(conn, door) => self.open(now, conn, door),
             Event::Frame(conn, mut frame) => self.receive_frame(now, conn, &mut frame),
             Event::Closed(conn) => self.disconnect(now, conn, "the stream ended"),
             Event::Leadership(change) => self.change_leadership(now, change),
@@ -261,12 +261,12 @@ impl Control {
         self.open_requests == 0 && !self.pools.has_credit_out()
     }
 
-    fn open(&mut self, now: Instant, conn: ConnId) {
+    fn open(&mut self, now: Instant, conn: ConnId, door: Door) {
         if self.sessions.len() >= STREAMS_MAX {
             self.outputs.push_back(Output::Close(conn, "there are more streams than a companion may have"));
             return;
         }
-        self.sessions.insert(conn, Session::new(now));
+        self.sessions.insert(conn, Session::new(now, door));
         self.timers.set(now.after(wire::limits::SILENCE), Timer::Silence(conn));
     }
 

@@ -23,7 +23,7 @@ use wire::filter_frame::Event as Message;
 
 use crate::control::Control;
 use crate::event::{Event, Output};
-use crate::ids::ConnId;
+use crate::ids::{ConnId, Door};
 use crate::settings::Settings;
 
 /// The requests that a control decides about.
@@ -152,7 +152,7 @@ impl Controls {
                 }
             }
             // The filters' sessions without a pool are the first control's.
-            Event::Opened(_) | Event::Leadership(_) | Event::ModelList(_) => {
+            Event::Opened(..) | Event::Leadership(_) | Event::ModelList(_) => {
                 self.handle_in(now, GATEWAY, event);
             }
             Event::Pool(ref pool, _) => {
@@ -186,7 +186,7 @@ impl Controls {
             };
             member = own;
             self.by_stream.insert(conn, member);
-            self.handle_in(now, member, Event::Opened(conn));
+            self.handle_in(now, member, Event::Opened(conn, Door::Filter));
         }
         self.update(member, |control| control.receive(now, conn, frame));
     }

@@ -9,15 +9,15 @@ use penstock_engine::input::{BudgetReset, BudgetRunning, BudgetUsage, PastUsage,
 use penstock_wire as wire;
 
 use crate::budgets::BudgetChange;
-use crate::ids::ConnId;
+use crate::ids::{ConnId, Door};
 use crate::observation::Observation;
 use crate::settings::{EndpointSettings, Settings};
 
 /// Everything that can happen to a control.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A stream has opened.
-    Opened(ConnId),
+    /// A stream has opened. Its requests come in by this door.
+    Opened(ConnId, Door),
     /// A frame has arrived.
     Frame(ConnId, Box<wire::FilterFrame>),
     /// A stream has ended, for any reason.

@@ -5,7 +5,7 @@ use hashbrown::{HashMap, HashSet};
 use penstock_election::{KnownEnvoy, Role, RoleStatus};
 use penstock_engine::Instant;
 
-use crate::ids::Epoch;
+use crate::ids::{Door, Epoch};
 
 /// What a control knows about the leader.
 #[derive(Debug)]
@@ -54,10 +54,10 @@ impl Leadership {
     }
 
     /// The store of leases doesn't answer, and its record doesn't name this Envoy: another companion could lead without the Envoy's filters,
-    /// while this one grants to them.
-    pub(crate) fn is_unrecorded(&self, envoy: u64) -> bool {
+    /// while this one grants to them. The companion's own endpoint picker follows no other companion.
+    pub(crate) fn is_unrecorded(&self, door: Door, envoy: u64) -> bool {
         let recorded = self.lease.as_ref().and_then(|lease| lease.recorded.as_ref());
-        recorded.is_some_and(|recorded| !recorded.contains(&envoy))
+        door == Door::Filter && recorded.is_some_and(|recorded| !recorded.contains(&envoy))
     }
 
     /// The lease must be checked at this time or later; `None`: there is none to check.

@@ -18,6 +18,7 @@ pub(crate) struct RootContext {
     pub(crate) envoy: EnvoyId,
     /// As [`Peer::can_requeue`].
     pub(crate) can_requeue: bool,
+    /// How its requests come in.
     pub(crate) door: Door,
     /// The time at which its last stream ended, while it is orphaned.
     pub(crate) orphaned_since: Option<Instant>,
@@ -36,14 +37,14 @@ pub(crate) struct RootContext {
 
 impl RootContext {
     /// A root context without a stream.
-    pub(crate) fn new(envoy: EnvoyId) -> Self {
+    pub(crate) fn new(envoy: EnvoyId, door: Door) -> Self {
         Self {
             conn: None,
             stream: 0,
             node: Box::default(),
             envoy,
             can_requeue: false,
-            door: Door::default(),
+            door,
             orphaned_since: None,
             endpoints_digest: 0,
             followed_at: Instant::ZERO,

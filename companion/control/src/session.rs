@@ -4,7 +4,7 @@ use penstock_engine::Instant;
 use penstock_wire as wire;
 
 use crate::host_clocks::SentAt;
-use crate::ids::Epoch;
+use crate::ids::{Door, Epoch};
 use crate::leadership::Asking;
 use crate::limits::{HELLO_BYTES_MAX, REQUESTS_MAX};
 
@@ -14,6 +14,7 @@ const ACK_EVERY: u64 = 64;
 /// A stream from its opening to its end.
 #[derive(Debug)]
 pub(crate) struct Session {
+    pub(crate) door: Door,
     /// The time of its last frame.
     pub(crate) last_frame_at: Instant,
     pub(crate) stage: Stage,
@@ -78,8 +79,9 @@ impl Violation {
 }
 
 impl Session {
-    pub(crate) fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant, door: Door) -> Self {
         Self {
+            door,
             last_frame_at: now,
             stage: Stage::Greeting(Box::default()),
             handled: 0,
@@ -202,7 +204,7 @@ mod tests {
 
     #[test]
     fn frame_numbers_have_no_gap_and_frames_acknowledge() {
-        let mut session = Session::new(Instant::ZERO);
+        let mut session = Session::new(Instant::ZERO, Door::Filter);
         assert_eq!(session.receive(Instant::ZERO, 1, 0), Ok(()));
         assert_eq!(session.receive(Instant::ZERO, 3, 0), Err(Violation::Gap));
         assert_eq!(session.next_frame(Instant::ZERO), None, "nothing to send");
@@ -216,7 +218,7 @@ mod tests {
 
     #[test]
     fn hello_parts_come_in_order_and_within_their_size() {
-        let mut session = Session::new(Instant::ZERO);
+        let mut session = Session::new(Instant::ZERO, Door::Filter);
         let part = |part, last| wire::Hello { part, last, ..Default::default() };
         assert_eq!(session.add_hello_part(&mut part(0, false), 0), Ok(false));
         assert_eq!(session.add_hello_part(&mut part(2, true), 0), Err(Violation::Parts));
@@ -228,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_hello_has_a_limit() {
-        let mut session = Session::new(Instant::ZERO);
+        let mut session = Session::new(Instant::ZERO, Door::Filter);
         let part = |part| wire::Hello {
             part,
             waiting: vec![wire::Register::default(); wire::limits::HELLO_PART_REQUESTS],
@@ -239,7 +241,7 @@ mod tests {
             assert_eq!(session.add_hello_part(&mut part(number), 0), Ok(false));
         }
         assert_eq!(session.add_hello_part(&mut part(parts), 0), Err(Violation::Requests));
-        let mut session = Session::new(Instant::ZERO);
+        let mut session = Session::new(Instant::ZERO, Door::Filter);
         let mut huge = part(0);
         assert_eq!(session.add_hello_part(&mut huge, HELLO_BYTES_MAX + 1), Err(Violation::Requests));
     }

@@ -12,7 +12,7 @@ use crate::completion::Completion;
 use crate::counting::ReportedAnswer;
 use crate::failed_attempt::{AttemptEnd, FailedAttempt};
 use crate::filter_answer::FilterAnswer;
-use crate::ids::{Door, Epoch, RequestKey};
+use crate::ids::{Epoch, RequestKey};
 use crate::registration::{Registration, Running};
 
 /// A registration by the root context with this epoch.
@@ -64,14 +64,6 @@ pub(crate) fn registration(epoch: Epoch, message: &wire::Register) -> Registrati
         credit_endpoint: non_empty(&message.credit_endpoint),
         failed_attempt: message.failed_attempt.as_ref().and_then(failed_attempt),
         is_within_limits: is_within_limits(message),
-    }
-}
-
-/// The way by which the requests of a session come in.
-pub(crate) const fn door(door: wire::Door) -> Door {
-    match door {
-        wire::Door::Filter => Door::Filter,
-        wire::Door::Picker => Door::Picker,
     }
 }
 

@@ -12,6 +12,7 @@
 //! - `stream` is that state: what has come of a request and its response, and what is owed
 
 mod answer;
+mod availability;
 mod certificate;
 mod event;
 mod facts;
@@ -34,6 +35,7 @@ mod shared_data;
 mod stream;
 mod worker;
 
+pub use self::availability::Availability;
 pub use self::certificate::{Certificate, Error as CertificateError};
 pub use self::serve::{Door, Error, Settings, serve};
 pub use self::sessions::NewSession;

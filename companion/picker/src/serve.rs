@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::TcpStream as StdStream;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use penstock_filter_core::config::Config;
 use penstock_wire as wire;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::service::Routes;
@@ -18,6 +20,7 @@ use tonic::transport::Server;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use crate::availability::Availability;
 use crate::certificate::{self, Certificate};
 use crate::generated::external_processor_server::{ExternalProcessorServer, SERVICE_NAME};
 use crate::limits::{
@@ -59,8 +62,8 @@ pub struct Settings {
     pub certificate: Option<Certificate>,
     /// Takes the sessions that workers open with the companion.
     pub companion: mpsc::Sender<NewSession>,
-    /// Whether requests can be decided here.
-    pub ready: watch::Receiver<bool>,
+    /// Whether gateways should ask this picker.
+    pub availability: watch::Receiver<Availability>,
 }
 
 /// Why the picker can't serve.
@@ -87,7 +90,7 @@ pub enum Error {
 pub async fn serve(settings: Settings, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let health = Routes::new(health_service);
-    let reporting = essential::spawn(NAME, report_health(reporter, settings.ready));
+    let reporting = essential::spawn(NAME, report_health(reporter, settings.availability.clone()));
     let (end, ending) = watch::channel(false);
     let tls = Tls::new(settings.certificate.as_ref())?;
     let body_bytes = usize::try_from(settings.policy.body_bytes_max).unwrap_or(usize::MAX);
@@ -96,6 +99,7 @@ pub async fn serve(settings: Settings, shutdown: impl Future<Output = ()>) -> Re
         clock: Clock::start(),
         shared: WorkersData::default(),
         companion: settings.companion,
+        availability: settings.availability,
         health: health.clone(),
         tls,
         message_bytes: body_bytes.saturating_add(MESSAGE_OVERHEAD),
@@ -157,21 +161,22 @@ fn config(policy: wire::Policy, node: String) -> Config {
         routes_requeue: false,
         restarts: false,
         keeps_alive: false,
-        door: wire::Door::Picker,
         policy,
     }
 }
 
 /// Reports the services as serving while requests can be decided here. The process lives in any case.
-async fn report_health(health: HealthReporter, mut ready: watch::Receiver<bool>) {
+async fn report_health(health: HealthReporter, mut availability: watch::Receiver<Availability>) {
     health.set_service_status(LIVENESS, ServingStatus::Serving).await;
     loop {
-        let status =
-            if *ready.borrow_and_update() { ServingStatus::Serving } else { ServingStatus::NotServing };
+        let status = match *availability.borrow_and_update() {
+            Availability::Ready => ServingStatus::Serving,
+            Availability::Unready | Availability::Standby => ServingStatus::NotServing,
+        };
         for service in [READINESS, SERVICE_NAME] {
             health.set_service_status(service, status).await;
         }
-        if ready.changed().await.is_err() {
+        if availability.changed().await.is_err() {
             return;
         }
     }
@@ -250,6 +255,7 @@ struct Common {
     clock: Clock,
     shared: WorkersData,
     companion: mpsc::Sender<NewSession>,
+    availability: watch::Receiver<Availability>,
     health: Routes,
     tls: Tls,
     /// The longest message of a gateway.
@@ -289,6 +295,7 @@ impl WorkerThread {
                         common.shared.clone(),
                         common.companion.clone(),
                         to_worker.clone(),
+                        common.availability.clone(),
                     );
                     let worker = Handle::new(to_worker);
                     let serving = incoming.into_iter().map(|incoming| {
@@ -327,28 +334,84 @@ impl WorkerThread {
     }
 }
 
+/// Serves the connections of a port, by one server after another: when this picker is no longer ready, the connections are asked to end, so
+/// that their gateways connect to one that is. Their streams go on.
 async fn serve_connections(
     common: Common,
     worker: Handle,
-    (pool, connections): Incoming,
+    (pool, mut connections): Incoming,
     ending: watch::Receiver<bool>,
 ) -> Result<(), tonic::transport::Error> {
-    let service = ExternalProcessorServer::new(Service { worker, pool })
+    let mut servers = JoinSet::new();
+    loop {
+        let (to_server, incoming) = mpsc::channel(CONNECTIONS);
+        let (retire, retired) = oneshot::channel::<()>();
+        // An error means that the sender is gone, which retires the server as well.
+        let retired = async { drop(retired.await) };
+        servers.spawn(server(&common, &worker, pool.clone(), incoming, retired)?);
+        let mut unready = pin!(turned_unready(common.availability.clone()));
+        let mut ended = pin!(ended(ending.clone()));
+        let goes_on = loop {
+            tokio::select! {
+                biased;
+                () = &mut ended => break false,
+                () = &mut unready => break true,
+                Some(connection) = connections.recv() => {
+                    // Fails when the server has failed, which ends this loop's caller.
+                    if to_server.send(connection).await.is_err() {
+                        break false;
+                    }
+                }
+                else => break false,
+            }
+        };
+        drop(retire);
+        while let Some(Ok(result)) = servers.try_join_next() {
+            result?;
+        }
+        if !goes_on {
+            break;
+        }
+    }
+    // A task that has panicked has ended its connections alone.
+    servers.join_all().await.into_iter().collect()
+}
+
+/// Returns when the picker is ready no longer, after it has been.
+async fn turned_unready(mut availability: watch::Receiver<Availability>) {
+    let is_ready = |availability: &Availability| *availability == Availability::Ready;
+    let was_ready = availability.wait_for(is_ready).await.is_ok();
+    if !was_ready || availability.wait_for(|now| !is_ready(now)).await.is_err() {
+        // The companion has ended, and this picker will.
+        std::future::pending::<()>().await;
+    }
+}
+
+/// A server of these connections. It takes no more when `retired` returns, and ends with the last stream.
+fn server(
+    common: &Common,
+    worker: &Handle,
+    pool: Option<Arc<str>>,
+    connections: mpsc::Receiver<StdStream>,
+    retired: impl Future<Output = ()> + Send + 'static,
+) -> Result<impl Future<Output = Result<(), tonic::transport::Error>> + Send + 'static, tonic::transport::Error>
+{
+    let service = Service { worker: worker.clone(), pool, availability: common.availability.clone() };
+    let service = ExternalProcessorServer::new(service)
         .max_decoding_message_size(common.message_bytes)
         .max_encoding_message_size(usize::MAX);
-    let server = common.tls.apply(Server::builder())?;
+    let server = common.tls.clone().apply(Server::builder())?;
     let incoming = ReceiverStream::new(connections).map(|connection| {
         connection.set_nonblocking(true)?;
         TcpStream::from_std(connection)
     });
-    server
+    Ok(server
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(CONNECTION_STREAMS_MAX)
         .http2_max_pending_accept_reset_streams(Some(RESET_STREAMS_MAX))
         .http2_keepalive_interval(Some(Duration::from_secs(5)))
         .http2_keepalive_timeout(Some(Duration::from_secs(5)))
-        .add_routes(common.health.add_service(service))
-        .serve_with_incoming_shutdown(incoming, ended(ending))
-        .await
+        .add_routes(common.health.clone().add_service(service))
+        .serve_with_incoming_shutdown(incoming, retired))
 }

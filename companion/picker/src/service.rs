@@ -2,18 +2,24 @@
 
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::availability::Availability;
 use crate::generated::ProcessingRequest;
 use crate::generated::external_processor_server::ExternalProcessor;
 use crate::outbox::{self, Answers, Pace};
 use crate::worker::{Handle, OpenStream};
+
+/// Why a standby ends a stream.
+pub(crate) const STANDS_BY: &str = "another companion is the endpoint picker";
 
 /// The service of one port, on one worker's thread.
 pub(crate) struct Service {
     pub(crate) worker: Handle,
     /// The pool of the port; `None`: the model chooses.
     pub(crate) pool: Option<Arc<str>>,
+    pub(crate) availability: watch::Receiver<Availability>,
 }
 
 #[tonic::async_trait]
@@ -24,6 +30,9 @@ impl ExternalProcessor for Service {
         &self,
         request: Request<Streaming<ProcessingRequest>>,
     ) -> Result<Response<Answers>, Status> {
+        if *self.availability.borrow() == Availability::Standby {
+            return Err(Status::unavailable(STANDS_BY));
+        }
         let (out, answers, pace) = outbox::new();
         match self.worker.open(out, self.pool.clone()).await {
             Ok(Some(stream)) => {

@@ -12,13 +12,15 @@ use penstock_filter_core::process_identity::RandomBits;
 use penstock_filter_core::session::{Epoch, SessionEffect};
 use penstock_filter_core::time::Instant;
 use penstock_filter_core::worker::Worker;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
+use crate::availability::Availability;
 use crate::event::Event;
 use crate::facts::Facts;
 use crate::generated::ProcessingRequest;
 use crate::limits::{BATCH, BODY_BYTES_MAX, STREAMS_MAX};
 use crate::outbox::Outbox;
+use crate::service::STANDS_BY;
 use crate::sessions::{NewSession, Sessions};
 use crate::shared_data::WorkersData;
 use crate::stream::Stream;
@@ -119,6 +121,14 @@ pub(crate) struct Seat {
     /// Bytes of request bodies in all streams.
     body_bytes: usize,
     sessions: Sessions,
+    availability: watch::Receiver<Availability>,
+}
+
+/// What wakes a worker.
+enum Woken {
+    Events,
+    Tick,
+    Availability,
 }
 
 impl Seat {
@@ -129,6 +139,7 @@ impl Seat {
         shared: WorkersData,
         companion: mpsc::Sender<NewSession>,
         events: mpsc::Sender<Event>,
+        availability: watch::Receiver<Availability>,
     ) -> Self {
         Self {
             clock,
@@ -136,6 +147,7 @@ impl Seat {
             streams: HashMap::new(),
             body_bytes: 0,
             sessions: Sessions::new(companion, events),
+            availability,
         }
     }
 
@@ -144,9 +156,10 @@ impl Seat {
         let mut batch = Vec::with_capacity(BATCH);
         let mut tick = pin!(tokio::time::sleep(Duration::ZERO));
         loop {
-            let is_tick = tokio::select! {
-                _ = events.recv_many(&mut batch, BATCH) => false,
-                () = tick.as_mut() => true,
+            let woken = tokio::select! {
+                _ = events.recv_many(&mut batch, BATCH) => Woken::Events,
+                () = tick.as_mut() => Woken::Tick,
+                Ok(()) = self.availability.changed() => Woken::Availability,
             };
             for event in batch.drain(..) {
                 let now = self.clock.now();
@@ -154,16 +167,30 @@ impl Seat {
                 self.carry_out_effects(now);
             }
             let now = self.clock.now();
-            if is_tick {
-                self.worker.handle_tick(now);
-                self.carry_out_effects(now);
+            match woken {
+                Woken::Events => {}
+                Woken::Tick => self.worker.handle_tick(now),
+                Woken::Availability => self.follow_availability(now),
             }
+            self.carry_out_effects(now);
             let period = self.worker.tick_period(now).max(TICK_MIN);
             let due = tokio::time::Instant::now() + period;
             // An event may bring the next tick forward; it never puts it off.
-            if is_tick || due < tick.deadline() {
+            if matches!(woken, Woken::Tick) || due < tick.deadline() {
                 tick.as_mut().reset(due);
             }
+        }
+    }
+
+    /// A standby ends the streams that wait: nothing here can decide about them any more.
+    fn follow_availability(&mut self, now: Instant) {
+        if *self.availability.borrow_and_update() != Availability::Standby {
+            return;
+        }
+        for stream in self.streams.values_mut() {
+            self.body_bytes = self.body_bytes.saturating_sub(stream.body_bytes());
+            stream.abandon(now, &mut self.worker, STANDS_BY);
+            self.body_bytes = self.body_bytes.saturating_add(stream.body_bytes());
         }
     }
 

@@ -273,8 +273,9 @@ impl Companion {
         pool_events::spawn(config.clone(), driver.clone(), decisions.replica_roles.clone());
         let discoveries = discovery::spawn(&config, metrics.clone());
         let picker = opened.picker.map(|ports| {
-            let ready = picker::ready(decisions.roles.clone(), discoveries.complete(), phases.clone());
-            let (serving, sessions) = ports.serve(picker_policy, ready, ending(phases.clone()));
+            let availability =
+                picker::availability(decisions.leads.clone(), discoveries.complete(), phases.clone());
+            let (serving, sessions) = ports.serve(picker_policy, availability, ending(phases.clone()));
             opened.decisions.enter(|| essential::spawn(PICKER, sessions.open(driver.clone())));
             essential::spawn(PICKER, serving)
         });

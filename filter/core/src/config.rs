@@ -41,9 +41,6 @@ pub struct Config {
     /// The routes send a request with [`wire::names::KEEP_ALIVE_HEADER`] to a companion, which sends it back to the requeue listener's filter.
     #[serde(default)]
     pub keeps_alive: bool,
-    /// How requests come to this worker. No key of the configuration: the host knows.
-    #[serde(skip)]
-    pub door: wire::Door,
     /// The policy until the companion sends one.
     #[serde(deserialize_with = "policy")]
     pub policy: wire::Policy,
@@ -105,7 +102,6 @@ mod tests {
             routes_report_endpoint: false,
             logs_attempts: false,
             routes_requeue: false,
-            door: wire::Door::Filter,
             restarts: false,
             keeps_alive: false,
             policy,

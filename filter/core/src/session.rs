@@ -25,7 +25,7 @@ use penstock_wire::limits::{
     BACKOFF_LEADERLESS_MAX, BACKOFF_MAX, BACKOFF_MIN, HEARTBEAT_INTERVAL, PROBE_WAIT, VERSION_MAX,
     VERSION_MIN, VERSION_RETRY,
 };
-use penstock_wire::{Bye, Command, CompanionFrame, Door, Heartbeat, HelloAck, Register, Running, command};
+use penstock_wire::{Bye, Command, CompanionFrame, Heartbeat, HelloAck, Register, Running, command};
 use prost::Message;
 
 use self::frame_window::FrameWindow;
@@ -90,8 +90,6 @@ pub(crate) struct Settings {
     pub(crate) node: String,
     /// A request that no server took is queued again: by way of the requeue listener, or because the host restarts its stream.
     pub(crate) can_requeue: bool,
-    /// How requests come in.
-    pub(crate) door: Door,
 }
 
 /// The state of a session.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use penstock_control::{ConnId, Control, Event, Output, PoolEvent, Settings};
+use penstock_control::{ConnId, Control, Door, Event, Output, PoolEvent, Settings};
 use penstock_engine::Instant;
 use penstock_server::control_settings;
 use penstock_wire as wire;
@@ -140,7 +140,7 @@ impl World {
         let conn = ConnId(self.opened);
         self.slots[slot] = Some(conn);
         self.streams.insert(conn, Stream::default());
-        self.handle(Event::Opened(conn));
+        self.handle(Event::Opened(conn, Door::Filter));
         if is_session {
             let hello = frames::hello(choices);
             self.send_frame(conn, Vec::new(), Some(FilterEvent::Hello(hello)), 0);

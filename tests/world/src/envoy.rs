@@ -187,7 +187,6 @@ impl World {
             logs_attempts: true,
             // This Envoy reads the list and the token from headers.
             routes_requeue: false,
-            door: penstock_wire::Door::Filter,
             restarts: false,
             keeps_alive: false,
             policy: self.current_policy(),

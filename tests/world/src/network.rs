@@ -4,7 +4,7 @@
 //! When a stream breaks, the last messages of either end can be lost. A stream that continues loses, duplicates and
 //! reorders nothing.
 
-use penstock_control::{ConnId, Event};
+use penstock_control::{ConnId, Door, Event};
 use penstock_wire::{CompanionFrame, FilterFrame};
 use prost::Message;
 
@@ -130,7 +130,7 @@ impl World {
         }
         match message {
             ToCompanion::Open if stream.up_dropped => {}
-            ToCompanion::Open => self.deliver_to_companion(index, Event::Opened(ConnId(id))),
+            ToCompanion::Open => self.deliver_to_companion(index, Event::Opened(ConnId(id), Door::Filter)),
             ToCompanion::Frame(_) if stream.up_dropped => {}
             ToCompanion::Frame(bytes) => match FilterFrame::decode(bytes.as_slice()) {
                 Ok(frame) => self.deliver_to_companion(index, Event::Frame(ConnId(id), Box::new(frame))),

@@ -12,7 +12,6 @@ use crate::observation::SessionNews;
 use crate::pool::PoolInput;
 use crate::root_context::RootContext;
 use crate::session::Stage;
-use crate::wire_in;
 
 /// The reason for the end of a stream that a later stream of the same root context replaces.
 const REPLACED: &str = "a later stream speaks for this filter";
@@ -22,7 +21,7 @@ const UNRECORDED: &str = "its Envoy is new, and the store of leases doesn't answ
 impl Control {
     /// A part of a Hello has arrived. With the last part the session is open.
     pub(super) fn receive_hello(&mut self, now: Instant, conn: ConnId, mut hello: wire::Hello) {
-        if hello.part == 0 && self.must_ask(&hello) {
+        if hello.part == 0 && self.must_ask(conn, &hello) {
             return self.ask(now, conn, &hello);
         }
         let bytes = hello.encoded_len();
@@ -37,7 +36,8 @@ impl Control {
             Ok(false) => return,
             Ok(true) => {}
         }
-        if self.leadership.is_unrecorded(hello.envoy) {
+        let door = session.door;
+        if self.leadership.is_unrecorded(door, hello.envoy) {
             return self.close(now, conn, UNRECORDED);
         }
         let Some(version) = common_version(&hello) else {
@@ -60,7 +60,7 @@ impl Control {
             Stage::Greeting(greeting) => greeting,
             Stage::Established(_) | Stage::Asking(_) => return,
         };
-        self.attach(now, conn, epoch, &hello);
+        self.attach(now, conn, epoch, door, &hello);
         self.observe_session(
             conn,
             SessionNews::Opened {
@@ -76,9 +76,13 @@ impl Control {
     }
 
     /// The filter must not list its requests here, or not yet.
-    fn must_ask(&self, hello: &wire::Hello) -> bool {
+    fn must_ask(&self, conn: ConnId, hello: &wire::Hello) -> bool {
+        let door = self.sessions.get(&conn).map_or(Door::Filter, |session| session.door);
         let is_outdated = self.leadership.lease.is_some() && hello.term > self.term();
-        hello.probe || is_outdated || !self.leadership.leads() || self.leadership.is_unrecorded(hello.envoy)
+        hello.probe
+            || is_outdated
+            || !self.leadership.leads()
+            || self.leadership.is_unrecorded(door, hello.envoy)
     }
 
     /// Begins dispatch if all expected sessions are open.
@@ -98,18 +102,18 @@ impl Control {
     }
 
     /// The stream belongs to the root context from now on, and replaces its previous stream.
-    fn attach(&mut self, now: Instant, conn: ConnId, epoch: Epoch, hello: &wire::Hello) {
+    fn attach(&mut self, now: Instant, conn: ConnId, epoch: Epoch, door: Door, hello: &wire::Hello) {
         let envoy = EnvoyId::new(hello.envoy, epoch);
         let is_new = !self.contexts.contains_key(&epoch);
-        let context = self.contexts.entry(epoch).or_insert_with(|| RootContext::new(envoy));
+        let context = self.contexts.entry(epoch).or_insert_with(|| RootContext::new(envoy, door));
         if is_new {
             let node: String = hello.node.chars().take(NODE_CHARS_MAX).collect();
             context.node = node.into();
         }
         let peer_before = context.peer();
+        let door = context.door;
         context.envoy = envoy;
         context.can_requeue = !hello.no_requeue;
-        context.door = wire_in::door(hello.door());
         context.stream = hello.stream;
         context.orphaned_since = None;
         context.followed_at = now;
@@ -125,10 +129,10 @@ impl Control {
         }
         self.leadership.has_changed = true;
         if is_new || envoy != peer_before.envoy {
-            self.envoys.add_context(envoy, epoch);
+            self.envoys.add_context(envoy, epoch, door);
         }
         if !is_new && envoy != peer_before.envoy {
-            self.remove_envoy_context(now, peer_before.envoy, epoch);
+            self.remove_envoy_context(now, peer_before.envoy, epoch, door);
         }
         if let Some(replaced) = replaced {
             self.close(now, replaced, REPLACED);
@@ -136,9 +140,11 @@ impl Control {
     }
 
     /// An Envoy has one root context less.
-    pub(super) fn remove_envoy_context(&mut self, now: Instant, envoy: EnvoyId, epoch: Epoch) {
-        self.note_filter_left(now);
-        if self.envoys.remove_context(envoy, epoch) {
+    pub(super) fn remove_envoy_context(&mut self, now: Instant, envoy: EnvoyId, epoch: Epoch, door: Door) {
+        if door == Door::Filter {
+            self.note_filter_left(now);
+        }
+        if self.envoys.remove_context(envoy, epoch, door) {
             for pool in self.pools.ids() {
                 self.drive_pool(now, pool, PoolInput::EnvoyLeft(envoy));
             }

@@ -18,7 +18,7 @@ use wire::command::Kind;
 use super::Control;
 use crate::envoys;
 use crate::event::Output;
-use crate::ids::{ConnId, Epoch, Route};
+use crate::ids::{ConnId, Door, Epoch, Route};
 use crate::leadership::{
     Asking, FOLLOWED_MAX, HELLOS_WAIT_MAX, Lapse, Lease, STRANGERS_WAIT, TAKEOVER_WAIT, Takeover,
 };
@@ -184,8 +184,10 @@ impl Control {
     }
 
     /// The time until which all filters here, and those that have left, are known to follow this companion or none; `None`: there are none.
+    /// Its own endpoint picker proves nothing: it follows no other companion, whoever leads.
     fn followed_until(&self) -> Option<Instant> {
-        let proofs = self.contexts.values().map(|context| context.followed_at);
+        let of_filters = self.contexts.values().filter(|context| context.door == Door::Filter);
+        let proofs = of_filters.map(|context| context.followed_at);
         let left_at = self.leadership.lease.as_ref().and_then(|lease| lease.left_at);
         let followed_at = proofs.min().into_iter().chain(left_at).min();
         followed_at.map(|proof| proof.after(FOLLOWED_MAX))
@@ -302,7 +304,7 @@ impl Control {
         for epoch in epochs {
             self.end_credits(now, epoch);
             if let Some(context) = self.contexts.remove(&epoch) {
-                self.remove_envoy_context(now, context.envoy, epoch);
+                self.remove_envoy_context(now, context.envoy, epoch, context.door);
             }
             self.aliases.retain(epoch, |_, _, _| false);
         }
@@ -352,7 +354,7 @@ impl Control {
             Some(since) if since.after(TAKEOVER_WAIT) <= now => return self.lead(now),
             Some(since) => since.after(TAKEOVER_WAIT),
             // Filters that the last leader didn't know may have found it meanwhile.
-            None if self.asking().is_empty() => {
+            None if !self.is_asked_by_filter() => {
                 return self.report(Report::Unfollowed { term: self.term() });
             }
             None if strangers_until <= now => return self.lead(now),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use penstock_control::{
-    ConnId, Controls, Decided, Event, Observation, Output, PoolSettings, RequestNews, Scope, Settings,
+    ConnId, Controls, Decided, Door, Event, Observation, Output, PoolSettings, RequestNews, Scope, Settings,
 };
 use penstock_election::{Role, RoleChange};
 use penstock_engine::Instant;
@@ -107,7 +107,7 @@ impl Companion {
 
     /// Opens a session; of the whole gateway without a pool.
     fn open(&mut self, conn: u64, pool: &str, waiting: Vec<wire::Register>, running: Vec<wire::Running>) {
-        self.handle(Event::Opened(ConnId(conn)));
+        self.handle(Event::Opened(ConnId(conn), Door::Filter));
         let filter = Filter { stream: u32::try_from(conn).expect("a small number"), ..filter(2) };
         let hello = wire::Hello { pool: pool.into(), ..hello(filter, waiting, running) };
         self.send(conn, Message::Hello(hello));
@@ -331,7 +331,7 @@ fn drain_and_hand_over_reach_every_pool() {
 #[test]
 fn timers_of_every_pool_are_kept() {
     let mut companion = Companion::new(&["a", "b"]);
-    companion.handle(Event::Opened(ConnId(1)));
+    companion.handle(Event::Opened(ConnId(1), Door::Filter));
     companion.open(2, "b", Vec::new(), Vec::new());
     companion.take();
     companion.pass(Duration::from_secs(11));

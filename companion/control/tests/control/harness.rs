@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_control::{
-    ConnId, Control, Decided, Dropped, EndpointSettings, Event, Kept, Observation, Output, PoolNews,
+    ConnId, Control, Decided, Door, Dropped, EndpointSettings, Event, Kept, Observation, Output, PoolNews,
     PoolSettings, Refused, RequestNews, SessionNews, Settings,
 };
 use penstock_engine::effect::BudgetReport;
@@ -116,7 +116,12 @@ impl World {
     }
 
     pub(crate) fn open(&mut self, conn: u64) {
-        self.handle(Event::Opened(ConnId(conn)));
+        self.handle(Event::Opened(ConnId(conn), Door::Filter));
+    }
+
+    /// The stream of a session of the companion's own endpoint picker.
+    pub(crate) fn open_for_picker(&mut self, conn: u64) {
+        self.handle(Event::Opened(ConnId(conn), Door::Picker));
     }
 
     pub(crate) fn close(&mut self, conn: u64) {

@@ -558,3 +558,90 @@ fn leader_that_resigns_says_goodbye() {
     world.probe(2, filter(1));
     assert_eq!(world.take().roles(), [(2, &elsewhere("", 0))]);
 }
+
+/// A worker of the companion's own endpoint picker, an Envoy for itself.
+fn picker(epoch: u64) -> Filter {
+    Filter { envoy: 1_000 + epoch, ..filter(epoch) }
+}
+
+impl World {
+    fn open_picker_session(&mut self, conn: u64) {
+        self.open_for_picker(conn);
+        self.hello(conn, picker(conn), Vec::new(), Vec::new());
+    }
+}
+
+#[test]
+fn own_picker_is_no_envoy_of_the_record() {
+    let mut world = World::leading();
+    world.open_picker_session(5);
+    let Some(Report::Known { envoys, .. }) = world.control.take_known_envoys() else {
+        panic!("the leader reports its Envoys");
+    };
+    assert_eq!(envoys, known_envoys(&[(ENVOY, 1)]));
+    world.close(5);
+    world.pass(60 * SECOND_LONG);
+}
+
+#[test]
+fn leader_with_a_picker_alone_stops_with_its_lease() {
+    let mut world = replicated();
+    world.lead_after(9, &[], true);
+    world.open_picker_session(5);
+    world.pass(SECOND_LONG);
+    world.take();
+    let lapses = world.now.after(2 * SECOND_LONG);
+    world.renew(lapses);
+    world.lose_store(&[]);
+    for _ in 0..3 {
+        world.pass_beating(1, &[5]);
+        world.take();
+    }
+    assert!(!world.control.leads(), "another companion may lead: nothing holds it back");
+    world.send(5, Message::Register(register(1)));
+    assert_eq!(world.take().granted(), [] as [u64; 0]);
+    let lapses = world.now.after(2 * SECOND_LONG);
+    world.renew(lapses);
+    assert!(world.control.leads());
+    assert_eq!(world.take().granted(), [1]);
+}
+
+#[test]
+fn leader_without_the_store_takes_its_own_picker_while_its_filters_follow() {
+    let mut world = World::leading();
+    let lapses = world.now.after(2 * SECOND_LONG);
+    world.renew(lapses);
+    world.lose_store(&[(ENVOY, 1)]);
+    world.open_picker_session(5);
+    // It proves nothing, and its silence and its end prove nothing either.
+    for _ in 0..10 {
+        world.pass_beating(1, &[1]);
+        world.take();
+    }
+    world.open_picker_session(6);
+    world.send(6, Message::Register(register(1)));
+    assert_eq!(world.take().granted(), [1]);
+    // Without a filter that follows, the picker doesn't hold the lease.
+    for _ in 0..6 {
+        world.pass_beating(1, &[6]);
+        world.take();
+    }
+    world.send(6, Message::Register(register(2)));
+    assert_eq!(world.take().granted(), [] as [u64; 0]);
+}
+
+#[test]
+fn own_picker_makes_no_leader_beside_the_last_one() {
+    let mut world = replicated();
+    world.open_for_picker(5);
+    let probe = wire::Hello { probe: true, last: false, ..hello(picker(5), Vec::new(), Vec::new()) };
+    world.send(5, Message::Hello(probe));
+    world.lead(9, &[(ENVOY, 1)]);
+    world.take();
+    for _ in 0..40 {
+        world.pass_beating(1, &[5]);
+    }
+    let taken = world.take();
+    assert_eq!(taken.reports.first(), Some(&Report::Unfollowed { term: 9 }));
+    assert!(!world.control.leads());
+}

@@ -1,6 +1,6 @@
 //! Limits: a filter with wrong messages can't make the companion keep more.
 
-use penstock_control::{ConnId, Event};
+use penstock_control::{ConnId, Door, Event};
 use penstock_engine::Instant;
 use penstock_wire as wire;
 use wire::filter_frame::Event as Message;
@@ -22,7 +22,7 @@ fn send(world: &mut World, conn: u64, seq: u64, message: Message) {
 fn streams_have_a_limit() {
     let mut world = World::new();
     for conn in 0..=STREAMS {
-        world.control.handle(Instant::ZERO, Event::Opened(ConnId(conn)));
+        world.control.handle(Instant::ZERO, Event::Opened(ConnId(conn), Door::Filter));
     }
     assert_eq!(world.take().closed, [STREAMS]);
     world.close(0);
@@ -34,7 +34,7 @@ fn streams_have_a_limit() {
 fn root_contexts_have_a_limit() {
     let mut world = World::new();
     for conn in 0..=CONTEXTS {
-        world.control.handle(Instant::ZERO, Event::Opened(ConnId(conn)));
+        world.control.handle(Instant::ZERO, Event::Opened(ConnId(conn), Door::Filter));
         send(&mut world, conn, 1, Message::Hello(hello(filter(conn), Vec::new(), Vec::new())));
     }
     assert_eq!(world.take().closed, [CONTEXTS]);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_control::{ConnId, Event, Settings};
+use penstock_control::{ConnId, Door, Event, Settings};
 use penstock_engine::Outcome;
 use penstock_wire as wire;
 use wire::command::Kind;
@@ -165,7 +165,7 @@ fn a_hand_over_says_bye_to_every_session_and_grants_nothing() {
     for conn in [1, 2] {
         world.control.handle(now, Event::Closed(ConnId(conn)));
     }
-    world.control.handle(now, Event::Opened(ConnId(4)));
+    world.control.handle(now, Event::Opened(ConnId(4), Door::Filter));
     world.control.handle_timeout(now.after(Duration::from_secs(60)));
     let taken = world.take();
     assert_eq!((taken.commands, taken.closed, taken.outcomes), (vec![], vec![4], vec![]));

@@ -47,7 +47,6 @@ fn worker() -> Worker {
         routes_requeue: false,
         restarts: false,
         keeps_alive: false,
-        door: wire::Door::Picker,
         policy,
     };
     let random = RandomBits { epoch: Epoch { hi: 1, lo: 2 }, envoy: 3, key: Default::default() };

@@ -16,9 +16,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use hashbrown::HashMap;
 use penstock_control::{
-    ConnId, Controls, Event, NoBudget, Output, PoolBudgets, PoolEvent, RequestStatus, Scope, Settings, Status,
+    ConnId, Control, Controls, Door, Event, NoBudget, Output, PoolBudgets, PoolEvent, RequestStatus, Scope,
+    Settings, Status,
 };
-use penstock_election::{RoleChange, RoleStatus};
+use penstock_election::{Role, RoleChange, RoleStatus};
 use penstock_engine::Instant;
 use penstock_engine::input::{PastUsage, RunningUsage};
 use penstock_engine::snapshot::FlowBudgetSnapshot;
@@ -49,7 +50,7 @@ pub(crate) const FRAMES: usize = 4_096;
 /// A message to the driver. Nearly all messages are frames, and a message is moved a dozen times: large contents are
 /// boxed.
 enum Message {
-    Open(ConnId, mpsc::Sender<Bytes>),
+    Open(ConnId, mpsc::Sender<Bytes>, Door),
     Frame(ConnId, Bytes),
     Event(Box<Event>),
     Leadership(Box<(Scope, RoleChange)>, oneshot::Sender<()>),
@@ -77,6 +78,27 @@ pub(crate) struct Overview {
 /// The role of this companion in each scope.
 pub(crate) type ScopeRoles = BTreeMap<Scope, RoleStatus>;
 
+/// Whether this companion decides for the gateway's pools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leads {
+    /// It leads, and may grant.
+    Here,
+    /// It is taking over, or its lease has lapsed.
+    NotYet,
+    /// Another companion leads, or none.
+    Elsewhere,
+}
+
+impl From<&Control> for Leads {
+    fn from(control: &Control) -> Self {
+        match control.role().role {
+            Role::Standby => Self::Elsewhere,
+            Role::Alone | Role::Leader if control.leads() => Self::Here,
+            Role::Alone | Role::Leader | Role::TakingOver => Self::NotYet,
+        }
+    }
+}
+
 /// A driver that has been started.
 #[derive(Debug)]
 pub(crate) struct Started {
@@ -86,6 +108,7 @@ pub(crate) struct Started {
     pub(crate) task: tokio::task::JoinHandle<()>,
     /// The companion's roles.
     pub(crate) roles: watch::Receiver<ScopeRoles>,
+    pub(crate) leads: watch::Receiver<Leads>,
 }
 
 /// The result of looking up a request.
@@ -117,9 +140,9 @@ impl Handle {
     ///
     /// # Errors
     /// When the driver has ended.
-    pub(crate) async fn open(&self, frames: mpsc::Sender<Bytes>) -> Result<ConnId, Gone> {
+    pub(crate) async fn open(&self, frames: mpsc::Sender<Bytes>, door: Door) -> Result<ConnId, Gone> {
         let conn = ConnId(self.opened.fetch_add(1, Ordering::Relaxed));
-        self.message(Message::Open(conn, frames)).await?;
+        self.message(Message::Open(conn, frames, door)).await?;
         Ok(conn)
     }
 
@@ -248,6 +271,7 @@ struct Driver {
     idle_waiters: Vec<oneshot::Sender<()>>,
     shutting_down: bool,
     roles: watch::Sender<ScopeRoles>,
+    leads: watch::Sender<Leads>,
     elections: Reporters,
     utc: UtcWatch,
 }
@@ -258,10 +282,13 @@ pub(crate) fn spawn(settings: Settings, clock: Clock, observer: Observer, electi
     let (inbox, messages) = mpsc::channel(INBOX);
     let controls = Controls::new(settings, clock.now());
     let roles = controls.iter().map(|(scope, control)| (scope.clone(), control.role().clone()));
-    let (roles, receiver) = watch::channel(roles.collect());
+    let (roles, role_receiver) = watch::channel(roles.collect());
+    let of_gateway = controls.control(&Scope::Gateway);
+    let (leads, lead_receiver) = watch::channel(of_gateway.map_or(Leads::Elsewhere, Leads::from));
     let driver = Driver {
         controls,
         roles,
+        leads,
         elections,
         clock,
         observer,
@@ -274,7 +301,8 @@ pub(crate) fn spawn(settings: Settings, clock: Clock, observer: Observer, electi
         utc: UtcWatch::default(),
     };
     let handle = Handle { inbox, opened: Arc::default() };
-    Started { handle, task: essential::spawn(NAME, driver.run(messages)), roles: receiver }
+    let task = essential::spawn(NAME, driver.run(messages));
+    Started { handle, task, roles: role_receiver, leads: lead_receiver }
 }
 
 impl Driver {
@@ -327,10 +355,10 @@ impl Driver {
     fn handle(&mut self, now: Instant, message: Message) {
         match message {
             // Dropping `frames` closes the stream.
-            Message::Open(_, _) if self.shutting_down => {}
-            Message::Open(conn, frames) => {
+            Message::Open(..) if self.shutting_down => {}
+            Message::Open(conn, frames, door) => {
                 self.conns.insert(conn, frames);
-                self.controls.handle(now, Event::Opened(conn));
+                self.controls.handle(now, Event::Opened(conn, door));
             }
             Message::Frame(conn, frame) => self.receive(now, conn, &frame),
             Message::Event(event) => {

@@ -11,7 +11,7 @@ use crate::base::clock::Clock;
 use crate::base::role::RoleReceiver;
 use crate::decisions::control_settings::{self, ProcessIdentity};
 use crate::decisions::decision_runtime::DecisionRuntime;
-use crate::decisions::driver::{self, ScopeRoles};
+use crate::decisions::driver::{self, Leads, ScopeRoles};
 use crate::decisions::observe::Observer;
 use crate::decisions::reports::Reporters;
 use crate::decisions::usage_forwarding;
@@ -45,6 +45,7 @@ pub(super) struct Decisions {
     pub(super) task: JoinHandle<()>,
     /// The controls' roles.
     pub(super) roles: watch::Receiver<ScopeRoles>,
+    pub(super) leads: watch::Receiver<Leads>,
     /// With several companions.
     pub(super) elections: Elections,
     /// The roles for the HTTP API.
@@ -78,6 +79,7 @@ impl Decisions {
             driver: started.handle,
             task: started.task,
             roles: started.roles,
+            leads: started.leads,
             elections,
             replica_roles,
         })

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
-use penstock_control::Scope;
+use penstock_control::{Door, Scope};
 use penstock_election::RoleStatus;
 use penstock_wire::limits;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -138,7 +138,7 @@ async fn report_health(health: HealthReporter, mut roles: watch::Receiver<ScopeR
 }
 
 /// Whether this companion leads; where each pool has a leader of its own, whether it leads one.
-pub(crate) fn leads_any(roles: &ScopeRoles) -> bool {
+fn leads_any(roles: &ScopeRoles) -> bool {
     let is_split = roles.keys().any(|scope| *scope != Scope::Gateway);
     let present = roles.iter().filter(|(scope, _)| !is_split || scope.pool().is_some());
     present.map(|(_, role)| role).any(RoleStatus::is_leader)
@@ -156,7 +156,8 @@ impl Arbiter for Service {
         let (open, closed) = oneshot::channel::<()>();
         // An error means that the response stream was dropped, whose end ends the session.
         let closed = async { drop(closed.await) };
-        let opened = session_frames::open(&self.driver, request.into_inner(), to_filter, closed).await;
+        let opened =
+            session_frames::open(&self.driver, Door::Filter, request.into_inner(), to_filter, closed).await;
         opened.map_err(|_| Status::unavailable("the companion is ending"))?;
         let outgoing = ReceiverStream::new(frames).map(move |frame| {
             let _open = &open;

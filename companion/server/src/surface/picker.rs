@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 
 use futures_util::StreamExt as _;
 use penstock_config::{Config, Picker};
-use penstock_picker::{Certificate, Door, NewSession, Settings};
+use penstock_control as control;
+use penstock_picker::{Availability, Certificate, Door, NewSession, Settings};
 use penstock_wire::Policy;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -12,8 +13,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::base::listener::{self, open_tcp};
 use crate::base::phase::Phase;
-use crate::decisions::driver::{Handle, ScopeRoles};
-use crate::surface::grpc::leads_any;
+use crate::decisions::driver::{Handle, Leads};
 use crate::surface::session_frames;
 
 /// The picker's name among the sessions in /status.
@@ -55,13 +55,13 @@ impl Ports {
     pub(crate) fn serve(
         self,
         policy: Policy,
-        ready: watch::Receiver<bool>,
+        availability: watch::Receiver<Availability>,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> (impl Future<Output = Result<(), penstock_picker::Error>> + Send, Sessions) {
         let (companion, sessions) = mpsc::channel(SESSIONS);
         let Self { doors, health, certificate } = self;
         let settings =
-            Settings { policy, node: NODE.to_owned(), doors, health, certificate, companion, ready };
+            Settings { policy, node: NODE.to_owned(), doors, health, certificate, companion, availability };
         (penstock_picker::serve(settings, shutdown), Sessions(sessions))
     }
 }
@@ -74,7 +74,13 @@ impl Sessions {
     pub(crate) async fn open(mut self, driver: Handle) {
         while let Some(NewSession { from_worker, to_worker }) = self.0.recv().await {
             let incoming = ReceiverStream::new(from_worker).map(Ok);
-            let opened = session_frames::open(&driver, incoming, to_worker, std::future::pending());
+            let opened = session_frames::open(
+                &driver,
+                control::Door::Picker,
+                incoming,
+                to_worker,
+                std::future::pending(),
+            );
             if opened.await.is_err() {
                 return;
             }
@@ -82,28 +88,31 @@ impl Sessions {
     }
 }
 
-/// Whether gateways should ask this companion: it leads, it knows the endpoints of all pools, and it isn't ending.
-pub(crate) fn ready(
-    mut roles: watch::Receiver<ScopeRoles>,
+/// Whether gateways should ask this companion: it leads and may grant, it knows the endpoints of all pools, and it isn't ending.
+pub(crate) fn availability(
+    mut leads: watch::Receiver<Leads>,
     mut complete: watch::Receiver<bool>,
     mut phase: watch::Receiver<Phase>,
-) -> watch::Receiver<bool> {
-    let (ready, receiver) = watch::channel(false);
+) -> watch::Receiver<Availability> {
+    let (sender, receiver) = watch::channel(Availability::Unready);
     tokio::spawn(async move {
         loop {
-            let is_ready = leads_any(&roles.borrow_and_update())
-                && *complete.borrow_and_update()
-                && *phase.borrow_and_update() == Phase::Serving;
-            ready.send_if_modified(|before| core::mem::replace(before, is_ready) != is_ready);
+            let is_settled = *complete.borrow_and_update() & (*phase.borrow_and_update() == Phase::Serving);
+            let availability = match *leads.borrow_and_update() {
+                Leads::Elsewhere => Availability::Standby,
+                Leads::Here if is_settled => Availability::Ready,
+                Leads::Here | Leads::NotYet => Availability::Unready,
+            };
+            sender.send_if_modified(|before| core::mem::replace(before, availability) != availability);
             let changed = tokio::select! {
-                changed = roles.changed() => changed,
+                changed = leads.changed() => changed,
                 changed = complete.changed() => changed,
                 changed = phase.changed() => changed,
-                () = ready.closed() => return,
+                () = sender.closed() => return,
             };
             // A sender that is gone belongs to a companion that has ended.
             if changed.is_err() {
-                ready.send_replace(false);
+                sender.send_replace(Availability::Unready);
                 return;
             }
         }

@@ -5,7 +5,7 @@ use std::pin::pin;
 
 use bytes::Bytes;
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
-use penstock_control::{ConnId, Event};
+use penstock_control::{ConnId, Door, Event};
 use tokio::sync::mpsc;
 use tonic::Status;
 
@@ -18,11 +18,12 @@ use crate::decisions::driver::{Gone, Handle};
 /// When the driver has ended.
 pub(crate) async fn open(
     driver: &Handle,
+    door: Door,
     incoming: impl Stream<Item = Result<Bytes, Status>> + Send + 'static,
     to_filter: mpsc::Sender<Bytes>,
     closed: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Gone> {
-    let conn = driver.open(to_filter).await?;
+    let conn = driver.open(to_filter, door).await?;
     tokio::spawn(read_to_end(conn, incoming, driver.clone(), closed));
     Ok(())
 }

@@ -56,7 +56,6 @@ impl HelloHeader<'_> {
             term: self.term,
             unreachable_term: self.unreachable_term.map_or(0, NonZeroU64::get),
             pool: self.pool.to_owned(),
-            door: self.settings.door.into(),
             ..Hello::default()
         }
     }

@@ -132,7 +132,6 @@ fn config() -> Config {
         routes_report_endpoint: true,
         logs_attempts: false,
         routes_requeue: false,
-        door: penstock_wire::Door::Filter,
         restarts: false,
         keeps_alive: false,
         policy: Policy {

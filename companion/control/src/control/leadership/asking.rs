@@ -6,9 +6,9 @@ use penstock_wire as wire;
 use wire::command::Kind;
 
 use super::Control;
-use crate::ids::{ConnId, Epoch};
+use crate::ids::{ConnId, Door, Epoch};
 use crate::leadership::{Asking, Lapse};
-use crate::session::Stage;
+use crate::session::{Session, Stage};
 
 impl Control {
     /// A filter asks for the leader.
@@ -16,6 +16,7 @@ impl Control {
         let Some(session) = self.sessions.get_mut(&conn) else {
             return;
         };
+        let door = session.door;
         session.stage = Stage::Asking(Asking {
             epoch: Epoch::new(hello.epoch_hi, hello.epoch_lo),
             envoy: hello.envoy,
@@ -32,7 +33,7 @@ impl Control {
             // The next leader will call it.
             role = wire::Role::default();
         }
-        if self.leadership.is_unrecorded(hello.envoy) {
+        if self.leadership.is_unrecorded(door, hello.envoy) {
             // The filter is called when the lease is renewed. Until then it stays, as at a companion that takes over: if it asked
             // another companion for long enough, that one would lead beside this one.
             role = wire::Role { term: self.term(), ..wire::Role::default() };
@@ -79,6 +80,12 @@ impl Control {
             called.push(epoch);
         }
         called
+    }
+
+    /// A filter asks for the leader. The companion's own endpoint picker asks whoever leads, so it tells nothing about the last leader.
+    pub(super) fn is_asked_by_filter(&self) -> bool {
+        let is_asking = |session: &Session| matches!(session.stage, Stage::Asking(_));
+        self.sessions.values().any(|session| session.door == Door::Filter && is_asking(session))
     }
 
     /// The streams, Envoys and root contexts of the filters that ask for the leader, in order of the streams.

@@ -2,7 +2,7 @@
 
 use penstock_control::Scope;
 
-use super::Driver;
+use super::{Driver, Leads};
 
 impl Driver {
     /// Publishes the roles, and what the elections must know.
@@ -23,6 +23,10 @@ impl Driver {
         let Some(control) = self.controls.control(scope) else {
             return;
         };
+        if *scope == Scope::Gateway {
+            let leads = Leads::from(control);
+            self.leads.send_if_modified(|known| core::mem::replace(known, leads) != leads);
+        }
         self.roles.send_if_modified(|known| {
             let is_changed = known.get(scope) != Some(control.role());
             if is_changed {

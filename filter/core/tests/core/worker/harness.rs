@@ -169,7 +169,6 @@ pub(crate) fn config(change: impl FnOnce(&mut Config)) -> Config {
         routes_report_endpoint: false,
         logs_attempts: false,
         routes_requeue: false,
-        door: penstock_wire::Door::Filter,
         restarts: false,
         keeps_alive: false,
         policy: Policy {

@@ -7,7 +7,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant as Clock};
 
-use penstock_control::{ConnId, Control, EndpointSettings, Event, Output, PoolSettings, Settings};
+use penstock_control::{ConnId, Control, Door, EndpointSettings, Event, Output, PoolSettings, Settings};
 use penstock_engine::Instant;
 use penstock_engine::policy::{Gate, Policy};
 use penstock_engine::units::Decimal;
@@ -61,7 +61,7 @@ impl Session {
             granted: Vec::new(),
             events: 0,
         };
-        session.control.handle(session.now, Event::Opened(CONN));
+        session.control.handle(session.now, Event::Opened(CONN, Door::Filter));
         session.send(Message::Hello(wire::Hello {
             epoch_lo: 1,
             stream: 1,

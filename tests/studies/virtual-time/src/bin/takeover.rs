@@ -6,9 +6,7 @@
 
 use std::time::{Duration, Instant as Clock};
 
-use penstock_control::{
-    ConnId, Control, EndpointSettings, Event, KnownEnvoy, Output, PoolSettings, RoleChange, Settings,
-};
+use penstock_control::{ConnId, Control, EndpointSettings, Event, KnownEnvoy, Output, PoolSettings, RoleChange, Settings, Door};
 use penstock_engine::Instant;
 use penstock_engine::policy::{Gate, Policy, Queue};
 use penstock_engine::units::Decimal;
@@ -269,7 +267,7 @@ fn main() {
     let mut takeover = Takeover::new(size);
     takeover.step(&format!("a standby with {} endpoints", size.endpoints));
     for session in 0..sessions {
-        takeover.handle(Event::Opened(ConnId(session as u64)));
+        takeover.handle(Event::Opened(ConnId(session as u64), Door::Filter));
         let probe = takeover.hello(session, true);
         takeover.send(session, Message::Hello(probe));
     }
