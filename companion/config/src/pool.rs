@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use penstock_autopilot::PendingServers;
+use penstock_engine::input::Band;
 use penstock_engine::policy::{Class, FlowKey, Policy, Rewrite};
 use penstock_engine::units::Decimal;
 use schemars::JsonSchema;
@@ -31,6 +32,8 @@ pub struct Pool {
     pub discovery: Option<Discovery>,
     /// Servers that `discovery` has found and that aren't ready to be endpoints; none in a document.
     pub pending: Vec<PendingServers>,
+    /// Bands by the name of an objective that `discovery` has found; none in a document.
+    pub objectives: BTreeMap<String, Band>,
     /// The values of endpoints that `discovery` finds without their own.
     pub endpoint_defaults: EndpointDefaults,
     /// The rules that replace the model of a request before it reaches an endpoint.
@@ -149,6 +152,8 @@ pub struct Discovered {
     pub pending: Vec<PendingServers>,
     /// The servers speak HTTP/2.
     pub http2: bool,
+    /// Bands by the name of an objective.
+    pub objectives: BTreeMap<String, Band>,
 }
 
 /// The values of endpoints that don't have their own.
@@ -196,6 +201,7 @@ impl Pool {
     /// Adds discovered endpoints after the configured ones, which keep their settings, and sets the servers that aren't ready.
     pub fn add_discovered(&mut self, discovered: &Discovered) {
         self.pending.clone_from(&discovered.pending);
+        self.objectives.clone_from(&discovered.objectives);
         self.upstream.http2 |= discovered.http2;
         if self.upstream.tls.is_none() && discovered.endpoints.iter().any(|endpoint| endpoint.is_https) {
             // The list was read only if the system has authorities.
@@ -243,6 +249,8 @@ pub enum Discovery {
         labels: PodLabels,
         /// Which pods are endpoints.
         selector: PodSelector,
+        /// The InferenceObjectives of the InferencePool give the priority of requests that name one.
+        objectives: bool,
     },
 }
 

@@ -36,7 +36,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use penstock_autopilot::{Autopilot, AutopilotSettings, Backlog};
-use penstock_engine::input::{EndpointAnswer, EndpointId, Input, RequestId};
+use penstock_engine::input::{Band, EndpointAnswer, EndpointId, Input, RequestId};
 use penstock_engine::policy::Gate;
 use penstock_engine::{Engine, Instant, ModelName};
 
@@ -247,6 +247,11 @@ impl Pool {
     /// The pool is configured and serves the model.
     pub(crate) fn accepts(&self, model: &str) -> bool {
         !self.is_retired && self.rules.serves(model)
+    }
+
+    /// The band that an objective of this pool has; `None`: there is no objective of this name.
+    pub(crate) fn objective(&self, name: &str) -> Option<Band> {
+        self.rules.objectives.get(name).copied()
     }
 
     /// The status of answers to requests that the pool has no room for.

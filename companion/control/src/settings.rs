@@ -19,8 +19,6 @@ pub struct Settings {
     pub pools: Vec<PoolSettings>,
     /// The policy that every filter gets.
     pub policy: wire::Policy,
-    /// Bands by the name of an objective.
-    pub objectives: Vec<(String, Band)>,
     /// The highest band that a tenant may claim. A higher claim is lowered to it, and counted.
     pub max_priority: MaxPriority,
     /// Sessions that are open in normal operation; `None` if that isn't known.
@@ -81,6 +79,8 @@ pub struct PoolSettings {
     pub rewrite: Vec<Rewrite>,
     /// The variant of servers that are found without their own.
     pub default_variant: String,
+    /// Bands by the name of an objective, each name once.
+    pub objectives: Vec<(String, Band)>,
 }
 
 /// A pool without a name and endpoints, which serves every model and has every option off.
@@ -106,6 +106,7 @@ impl Default for PoolSettings {
             kept: Vec::new(),
             rewrite: Vec::new(),
             default_variant: "default".to_owned(),
+            objectives: Vec::new(),
         }
     }
 }

@@ -9,8 +9,8 @@ use core::net::{IpAddr, Ipv6Addr};
 use penstock_engine::input::Band;
 use penstock_engine::policy::MaxPriority;
 
+use crate::pool::Pool;
 use crate::registration::Registration;
-use crate::settings::Settings;
 
 /// Flows that one IPv4 address or one /64 network of IPv6 may have.
 const FLOWS_PER_ADDRESS: u64 = 64;
@@ -25,11 +25,15 @@ pub(crate) struct Claim {
     pub(crate) is_lowered: bool,
 }
 
-/// Removes the claims that the client may not make, and returns its band.
-pub(crate) fn apply(registration: &mut Registration<'_>, settings: &Settings) -> Claim {
+/// Removes the claims that the client may not make, and returns its band. `pool`: the request's; only its objectives count.
+pub(crate) fn apply(
+    registration: &mut Registration<'_>,
+    pool: Option<&Pool>,
+    ceilings: &MaxPriority,
+) -> Claim {
     // The ceiling is that of the tenant which the client names. Unless the tenant is verified, a client without trust can only
     // lower its own band by it.
-    let claim = claim(registration, settings);
+    let claim = claim(registration, pool, ceilings);
     if registration.is_untrusted {
         restrict(registration);
     }
@@ -51,9 +55,9 @@ fn restrict(registration: &mut Registration<'_>) {
     registration.tolerations = &[];
 }
 
-fn claim(registration: &Registration<'_>, settings: &Settings) -> Claim {
-    let claimed = band(registration.priority, &settings.objectives);
-    let band = within_ceiling(claimed, registration, &settings.max_priority);
+fn claim(registration: &Registration<'_>, pool: Option<&Pool>, ceilings: &MaxPriority) -> Claim {
+    let claimed = band(registration.priority, |name| pool?.objective(name));
+    let band = within_ceiling(claimed, registration, ceilings);
     Claim { band, is_lowered: band != claimed && !registration.priority.trim().is_empty() }
 }
 
@@ -72,7 +76,7 @@ fn within_ceiling(claimed: Band, registration: &Registration<'_>, ceilings: &Max
 }
 
 /// The band of a claim: a band's name, or an objective's. Every other text is the default band.
-fn band(claim: &str, objectives: &[(String, Band)]) -> Band {
+fn band(claim: &str, objective: impl FnOnce(&str) -> Option<Band>) -> Band {
     let claim = claim.trim();
     let is_one_of = |names: [&str; 2]| names.iter().any(|name| claim.eq_ignore_ascii_case(name));
     if is_one_of(["critical", "high"]) {
@@ -82,7 +86,7 @@ fn band(claim: &str, objectives: &[(String, Band)]) -> Band {
     } else if is_one_of(["sheddable", "low"]) {
         Band::Sheddable
     } else {
-        objectives.iter().find(|(name, _)| name == claim).map_or(Band::Default, |(_, band)| *band)
+        objective(claim).unwrap_or(Band::Default)
     }
 }
 
@@ -225,7 +229,7 @@ mod tests {
 
     #[test]
     fn claims_become_bands() {
-        let objectives = [("chat-gold".to_owned(), Band::Critical)];
+        let objective = |name: &str| (name == "chat-gold").then_some(Band::Critical);
         let cases = [
             (" HIGH ", Band::Critical),
             ("critical", Band::Critical),
@@ -236,7 +240,7 @@ mod tests {
             ("", Band::Default),
         ];
         for (claim, expected) in cases {
-            assert_eq!(band(claim, &objectives), expected, "{claim}");
+            assert_eq!(band(claim, objective), expected, "{claim}");
         }
     }
 

@@ -37,6 +37,8 @@ use crate::metrics::Metrics;
 const FOUND: usize = 64;
 /// How long a list waits for the next one: pods come and go in groups.
 const DEBOUNCE: Duration = Duration::from_millis(50);
+/// The most objectives of a pool; further ones, in the order of their names, are ignored.
+const OBJECTIVES_MAX: usize = 1_024;
 /// The name of the tasks.
 const NAME: &str = "discovery";
 
@@ -190,9 +192,7 @@ fn spawn_one(report: Report) -> JoinHandle<()> {
             essential::spawn(NAME, dns::run(report, name, port, refresh, resolver))
         }
         Discovery::File(path) => essential::spawn(NAME, file::run(report, path)),
-        Discovery::Kubernetes { object, namespace, labels, selector } => {
-            essential::spawn(NAME, kubernetes::run(report, namespace, object, labels, selector))
-        }
+        Discovery::Kubernetes { .. } => essential::spawn(NAME, kubernetes::run(report)),
     }
 }
 
@@ -215,8 +215,7 @@ impl Report {
 
     /// Sends a complete list of endpoints, where discovery finds no pending servers. As [`Self::send`].
     async fn send_endpoints(&mut self, endpoints: Vec<Endpoint>) {
-        let pending = Vec::new();
-        self.send(Discovered { endpoints, pending, http2: false }).await;
+        self.send(Discovered { endpoints, ..Discovered::default() }).await;
     }
 
     /// Sends an empty list, and shows the reason why discovery has found nothing, although it works.
@@ -237,12 +236,15 @@ impl Report {
     /// servers beyond the limit of a pool, are dropped.
     async fn send(&mut self, mut discovered: Discovered) {
         self.works();
-        let Discovered { endpoints, pending, http2: _ } = &mut discovered;
+        let Discovered { endpoints, pending, http2: _, objectives } = &mut discovered;
         let mut seen = BTreeSet::new();
         endpoints.retain(|endpoint| seen.insert(endpoint.address));
         let found = endpoints.len();
         endpoints.truncate(ENDPOINTS_MAX);
         pending.truncate(ENDPOINTS_MAX);
+        while objectives.len() > OBJECTIVES_MAX {
+            objectives.pop_last();
+        }
         if self.last.as_ref() == Some(&discovered) {
             return;
         }

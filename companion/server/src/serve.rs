@@ -360,10 +360,12 @@ impl Companion {
         let stores = self.config.stop().await;
         let close = |stores: Option<Stores>| stores.map(|stores| tokio::spawn(stores.close(FLUSH_MAX)));
         let config = self.config.active().config;
+        let mut is_handed_over = false;
         let closing = match (signal, config.queued) {
             (EndSignal::Terminate, Queued::HandOver) => {
                 tracing::info!("handing over: waiting and running requests are left to the next companion");
                 resign(&self.elections).await;
+                is_handed_over = true;
                 // At once: the next companion may be starting already and needs the file.
                 close(stores)
             }
@@ -381,15 +383,26 @@ impl Companion {
             // The companion ends in any case: failures of these tasks no longer matter.
             let _ = grpc.await;
             let _ = http.await;
-            if let Some(picker) = picker {
-                let _ = picker.await;
-            }
             if let Some(spans) = spans {
                 let _ = spans.await;
             }
         };
         if tokio::time::timeout(FLUSH_MAX, flushed).await.is_err() {
             tracing::warn!("a peer did not read its last messages within {FLUSH_MAX:?}; ending without it");
+        }
+        if let Some(picker) = picker {
+            // After a drain they have had their time.
+            let limit = if is_handed_over { config.drain } else { FLUSH_MAX };
+            tokio::select! {
+                // As above.
+                _ = picker => {}
+                () = tokio::time::sleep(limit) => {
+                    tracing::warn!("endpoint picker: exchanges that still run are cut off after {limit:?}");
+                }
+                _ = self.signals.next_end(&self.config) => {
+                    tracing::warn!("second signal: exchanges that still run are cut off");
+                }
+            }
         }
         if let Some(closing) = closing {
             // The stores log lost data.

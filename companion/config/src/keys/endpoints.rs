@@ -177,6 +177,10 @@ pub(crate) struct Kubernetes {
     /// selector names both. By default, pods that only encode or prefill take no requests of clients.
     #[serde(default = "default_exclusion")]
     pub(crate) exclude_labels: LabelValues,
+    /// The InferenceObjectives that name the InferencePool give the priority of requests that name one: above 0 `critical`, below 0
+    /// `sheddable`. `identity.objectives` comes first.
+    #[serde(default)]
+    pub(crate) objectives: bool,
 }
 
 /// Values by the name of a label.
@@ -491,7 +495,14 @@ fn kubernetes(raw: Kubernetes, path: &str) -> Result<Discovery, Violation> {
         match_labels: label_values(raw.match_labels, &format!("{path}.match_labels"))?,
         exclude_labels: label_values(raw.exclude_labels, &format!("{path}.exclude_labels"))?,
     };
-    Ok(Discovery::Kubernetes { object, namespace: raw.namespace, labels: raw.labels, selector })
+    let objectives = raw.objectives;
+    if objectives && matches!(object, KubernetesObject::Service { .. }) {
+        return Err(Violation::new(
+            format!("{path}.objectives"),
+            "an InferenceObjective names an InferencePool; use inference_pool, or identity.objectives",
+        ));
+    }
+    Ok(Discovery::Kubernetes { object, namespace: raw.namespace, labels: raw.labels, selector, objectives })
 }
 
 /// Checks labels of pods with their values.

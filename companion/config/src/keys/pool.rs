@@ -1,5 +1,7 @@
 //! `pools`: a queue in front of model servers that serve the same models.
 
+use std::collections::BTreeMap;
+
 use penstock_engine::policy::{Policy, TokenWeights};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -169,6 +171,7 @@ pub(super) fn convert(raw: Pool, identities_max: usize, path: &str) -> Result<cr
         endpoints: found.listed,
         discovery: found.discovery,
         pending: Vec::new(),
+        objectives: BTreeMap::new(),
         endpoint_defaults: found.defaults,
         rewrite: servers::rewrite(raw.rewrite.0, path)?,
         upstream,

@@ -60,7 +60,9 @@ impl Control {
             return self.send_rejection_again(key);
         }
         self.count_by_credit(now, &registration, arrival);
-        let claim = trust::apply(&mut registration, &self.settings);
+        let pool = self.pool_for(&registration, arrival);
+        let in_pool = pool.and_then(|pool| self.pools.get(pool));
+        let claim = trust::apply(&mut registration, in_pool, &self.settings.max_priority);
         let previous = self.resolve_previous(now, &registration, arrival);
         let has_outcome = match previous {
             Previous::TakenOver => return,
@@ -72,7 +74,7 @@ impl Control {
             let labels = self.labels_without_pool(shown, claim.band);
             return self.turn_away(key, arrival, labels, answer, Outcome::RejectedInvalid);
         }
-        let Some(pool) = self.pool_for(&registration, arrival) else {
+        let Some(pool) = pool else {
             if self.is_of_another_session(registration.model) {
                 return;
             }

@@ -93,7 +93,7 @@ impl Control {
         let Some(route) = self.find(key) else {
             return self.register(now, registration, Arrival::Running(running));
         };
-        trust::apply(&mut registration, &self.settings);
+        trust::apply(&mut registration, self.pools.get(route.pool), &self.settings.max_priority);
         let input = PoolInput::StillRuns { id: route.id, registration: &registration, running };
         self.drive_pool(now, route.pool, input);
     }

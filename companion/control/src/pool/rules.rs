@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
+use hashbrown::HashMap;
 use penstock_engine::Policy;
+use penstock_engine::input::Band;
 use penstock_engine::policy::{FlowKey, Order, join_flow_parts};
 use wildmatch::WildMatch;
 
@@ -32,6 +34,8 @@ pub(super) struct Rules {
     pub(super) class_globs: Vec<WildMatch>,
     /// The variant of servers that are found without their own.
     pub(super) default_variant: Box<str>,
+    /// Bands by the name of an objective.
+    pub(super) objectives: HashMap<String, Band>,
 }
 
 impl Rules {
@@ -49,6 +53,7 @@ impl Rules {
             is_default: settings.is_default,
             class_globs: globs(&settings.class_globs),
             default_variant: settings.default_variant.as_str().into(),
+            objectives: settings.objectives.iter().cloned().collect(),
         }
     }
 

@@ -266,7 +266,7 @@ fn a_rewritten_body_stays_rewritten() {
 #[test]
 fn claims_above_a_tenants_ceiling_are_lowered_and_counted_once() {
     let mut settings = settings_of(&[SERVER]);
-    settings.objectives = vec![("gold".into(), Band::Critical)];
+    settings.pools[0].objectives = vec![("gold".into(), Band::Critical)];
     settings.max_priority = MaxPriority {
         default: Some(Band::Default),
         tenants: [("acme".to_owned(), Band::Critical), ("cheap".to_owned(), Band::Sheddable)]

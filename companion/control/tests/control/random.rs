@@ -88,7 +88,7 @@ impl Rng {
     fn settings(&mut self, base: &Settings) -> Settings {
         let mut settings = base.clone();
         settings.policy.digest = format!("d{}", self.below(3));
-        settings.objectives = vec![("gold".into(), Band::Critical)];
+        settings.pools[0].objectives = vec![("gold".into(), Band::Critical)];
         if self.one_in(3) {
             settings.max_priority.default = Some(Band::Default);
         }

@@ -374,7 +374,7 @@ fn new_claim_rules_apply_to_later_requests() {
     };
     world.send(1, gold(2));
     let mut objectives = settings();
-    objectives.objectives = vec![("gold".into(), Band::Critical)];
+    objectives.pools[0].objectives = vec![("gold".into(), Band::Critical)];
     reload(&mut world, objectives);
     world.send(1, gold(3));
     let status = world.control.status(world.now);

@@ -1,6 +1,5 @@
 //! Claims of clients: their endpoints, and the claims that are ignored without trust.
 
-use penstock_control::Settings;
 use penstock_engine::input::Band;
 use penstock_wire as wire;
 use wire::filter_frame::Event as Message;
@@ -47,8 +46,9 @@ fn a_request_without_an_eligible_endpoint_is_rejected_at_once() {
 
 #[test]
 fn claims_without_trust_can_only_lower_the_priority() {
-    let mut world =
-        World::with(Settings { objectives: vec![("gold".into(), Band::Critical)], ..settings_of(&[SERVER]) });
+    let mut settings = settings_of(&[SERVER]);
+    settings.pools[0].objectives = vec![("gold".into(), Band::Critical)];
+    let mut world = World::with(settings);
     world.greet(1, filter(1), Vec::new(), Vec::new());
     world.take();
     world.send(1, Message::Register(register(1)));

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use penstock_config::{Config, Pool, Store};
 use penstock_control::{CreditSettings, EndpointSettings, Kept, PoolSettings, Settings};
 use penstock_data_plane::filter_policy;
+use penstock_engine::input::Band;
 
 use crate::base::clock;
 
@@ -63,11 +64,11 @@ pub fn settings(config: &Config, identity: &ProcessIdentity) -> Settings {
                 kept: Vec::new(),
                 rewrite: pool.rewrite.clone(),
                 default_variant: pool.endpoint_defaults.variant.clone(),
+                objectives: objectives(config, pool),
             })
             .collect(),
         pool: None,
         policy: filter_policy::frame(config, identity.exports_spans),
-        objectives: config.identity.objectives.clone().into_iter().collect(),
         max_priority: config.identity.max_priority.clone(),
         sessions_expected: identity.sessions_expected,
         startup_wait: config.startup_wait,
@@ -90,6 +91,13 @@ pub(crate) fn with_models(
         pool.kept = models.remove(&pool.name).unwrap_or_default();
     }
     settings
+}
+
+/// The bands of a pool's objectives. Those of the document come before those that were discovered.
+fn objectives(config: &Config, pool: &Pool) -> Vec<(String, Band)> {
+    let written = &config.identity.objectives;
+    let discovered = pool.objectives.iter().filter(|(name, _)| !written.contains_key(*name));
+    written.iter().chain(discovered).map(|(name, band)| (name.clone(), *band)).collect()
 }
 
 /// The control's settings for a pool's endpoints.

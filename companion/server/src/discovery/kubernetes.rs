@@ -8,6 +8,7 @@
 //! pods of one namespace, and nothing else.
 
 mod listing;
+mod objectives;
 mod pod_labels;
 mod pod_selector;
 mod pool;
@@ -23,11 +24,12 @@ use kube::api::{Api, ApiResource, DynamicObject};
 use kube::runtime::watcher::{self, Event};
 use kube::{Client, Resource as _, ResourceExt as _};
 use penstock_config::{
-    Discovered, EndpointDefaults, KubernetesObject, PendingServers, PodLabels, PodSelector,
+    Discovered, Discovery, EndpointDefaults, KubernetesObject, PendingServers, PodLabels, PodSelector,
 };
 use penstock_errors::root_cause;
 
 use self::listing::Listing;
+use self::objectives::Objectives;
 use self::pool::Selection;
 use super::{Report, Settings};
 use crate::base::clock::sleep_until;
@@ -44,14 +46,13 @@ const EXPIRED: u16 = 410;
 /// The endpoint label with the pod's name.
 const POD: &str = "pod";
 
-/// Discovers the endpoints of this object. The credentials are the pod's service account, or those of `KUBECONFIG`.
-pub(super) async fn run(
-    mut report: Report,
-    namespace: Option<String>,
-    object: KubernetesObject,
-    labels: PodLabels,
-    selector: PodSelector,
-) {
+/// Discovers the endpoints of the report's object. The credentials are the pod's service account, or those of `KUBECONFIG`.
+pub(super) async fn run(mut report: Report) {
+    let Discovery::Kubernetes { object, namespace, labels, selector, objectives } =
+        report.settings.discovery.clone()
+    else {
+        return;
+    };
     let mut pauses = Pauses::new(PAUSE_FIRST);
     let client = loop {
         match connect().await {
@@ -63,7 +64,13 @@ pub(super) async fn run(
     let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
     match object {
         KubernetesObject::InferencePool(name) => {
-            let target = Target { namespace: &namespace, name: &name, labels: &labels, selector: &selector };
+            let target = Target {
+                namespace: &namespace,
+                name: &name,
+                labels: &labels,
+                selector: &selector,
+                objectives,
+            };
             follow(&mut report, &client, target, &mut pauses).await;
         }
         KubernetesObject::Service { name, port } => {
@@ -95,6 +102,8 @@ struct Target<'a> {
     name: &'a str,
     labels: &'a PodLabels,
     selector: &'a PodSelector,
+    /// Its InferenceObjectives are followed as well.
+    objectives: bool,
 }
 
 /// The pauses between attempts.
@@ -122,11 +131,12 @@ impl Pauses {
 /// Never returns; waits for one of `pauses` after each attempt.
 async fn follow(report: &mut Report, client: &Client, target: Target<'_>, pauses: &mut Pauses) {
     let Target { namespace, name, .. } = target;
+    let mut objectives = target.objectives.then(|| Objectives::watch(client, namespace, name));
     loop {
         match find_version(client, namespace, name).await {
             Ok(Some(version)) => {
                 let pools = Api::namespaced_with(client.clone(), namespace, &version);
-                if let Err(why) = watch(report, client, &pools, target, pauses).await {
+                if let Err(why) = watch(report, client, &pools, target, &mut objectives, pauses).await {
                     report.failed(&why);
                 }
             }
@@ -198,6 +208,7 @@ async fn watch(
     client: &Client,
     pools: &Api<DynamicObject>,
     target: Target<'_>,
+    objectives: &mut Option<Objectives>,
     pauses: &mut Pauses,
 ) -> Result<(), String> {
     let Target { namespace, name, .. } = target;
@@ -245,18 +256,34 @@ async fn watch(
             event = pods.next() => match event.transpose() {
                 Ok(Some(event)) => {
                     pods_found.handle(event);
-                    if let (true, Some(wanted)) = (pods_found.found.is_complete(), &wanted) {
-                        pauses.reset();
-                        report.send(Discovered { http2: wanted.http2, ..pods_found.discovered(&wanted.ports) }).await;
-                    }
+                    pauses.reset();
+                    send(report, wanted.as_ref(), &pods_found, objectives.as_ref()).await;
                 }
                 Err(why) if is_expired(&why) => {}
                 Err(why) => return Err(format!("pods of InferencePool {namespace}/{name}: {}", root_cause(&why))),
                 Ok(None) => return Err(format!("pods of InferencePool {namespace}/{name}: the watch has ended")),
             },
+            () = objectives::changed(objectives) => {
+                send(report, wanted.as_ref(), &pods_found, objectives.as_ref()).await;
+            }
             () = sleep_until(recheck) => return Ok(()),
         }
     }
+}
+
+/// Sends what was found, if all of it is known.
+async fn send(report: &mut Report, wanted: Option<&Selection>, pods: &Pods, objectives: Option<&Objectives>) {
+    let Some(wanted) = wanted.filter(|_| pods.found.is_complete()) else {
+        return;
+    };
+    let objectives = match objectives.map(Objectives::bands) {
+        // The first list of them is on its way.
+        Some(None) => return,
+        Some(Some(bands)) => bands,
+        None => BTreeMap::new(),
+    };
+    let discovered = pods.discovered(&wanted.ports);
+    report.send(Discovered { http2: wanted.http2, objectives, ..discovered }).await;
 }
 
 fn is_expired(why: &watcher::Error) -> bool {
@@ -329,7 +356,7 @@ impl Pods {
             max_batch,
             servers,
         });
-        Discovered { endpoints, pending: pending.collect(), http2: false }
+        Discovered { endpoints, pending: pending.collect(), ..Discovered::default() }
     }
 }
 

@@ -97,11 +97,12 @@ pub(crate) fn availability(
     let (sender, receiver) = watch::channel(Availability::Unready);
     tokio::spawn(async move {
         loop {
-            let is_settled = *complete.borrow_and_update() & (*phase.borrow_and_update() == Phase::Serving);
-            let availability = match *leads.borrow_and_update() {
-                Leads::Elsewhere => Availability::Standby,
-                Leads::Here if is_settled => Availability::Ready,
-                Leads::Here | Leads::NotYet => Availability::Unready,
+            let knows_endpoints = *complete.borrow_and_update();
+            let availability = match (*phase.borrow_and_update(), *leads.borrow_and_update()) {
+                // Nothing decides any more.
+                (Phase::Ending, _) | (_, Leads::Elsewhere) => Availability::Standby,
+                (Phase::Serving, Leads::Here) if knows_endpoints => Availability::Ready,
+                (Phase::Serving | Phase::Draining, Leads::Here | Leads::NotYet) => Availability::Unready,
             };
             sender.send_if_modified(|before| core::mem::replace(before, availability) != availability);
             let changed = tokio::select! {
@@ -112,7 +113,7 @@ pub(crate) fn availability(
             };
             // A sender that is gone belongs to a companion that has ended.
             if changed.is_err() {
-                sender.send_replace(Availability::Unready);
+                sender.send_replace(Availability::Standby);
                 return;
             }
         }

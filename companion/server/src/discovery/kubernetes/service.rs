@@ -135,7 +135,8 @@ impl Slices {
                 port.port == Some(i32::from(*number)) && port.app_protocol.as_deref() == Some(H2C)
             })
         });
-        Ok(Discovered { endpoints: endpoints.collect(), pending: pending.into_iter().collect(), http2 })
+        let (endpoints, pending) = (endpoints.collect(), pending.into_iter().collect());
+        Ok(Discovered { endpoints, pending, http2, ..Discovered::default() })
     }
 
     /// The slices that have the port, with its number.

@@ -10,6 +10,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use penstock_config::{Discovery, Endpoint};
+use penstock_engine::input::Band;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
@@ -46,6 +47,7 @@ impl Server {
             .route(&format!("{pools}/namespaces/{{ns}}/inferencepools"), get(many))
             .route(&format!("{pools}/namespaces/{{ns}}/inferencepools/{{name}}"), get(one))
             .route("/api/v1/namespaces/{ns}/pods", get(many))
+            .route("/apis/llm-d.ai/v1alpha2/namespaces/{ns}/inferenceobjectives", get(many))
             .route(
                 pools,
                 get(async || {
@@ -192,7 +194,8 @@ fn start(client: Client) -> mpsc::Receiver<Found> {
 /// No pods of pool `ml/llama` yet.
 fn pods() -> Pods {
     let (labels, selector) = (PodLabels::default(), PodSelector::default());
-    let target = Target { namespace: "ml", name: "llama", labels: &labels, selector: &selector };
+    let target =
+        Target { namespace: "ml", name: "llama", labels: &labels, selector: &selector, objectives: false };
     Pods::new(&settings(Discovery::File("f".into())), target, BTreeMap::new())
 }
 
@@ -229,10 +232,12 @@ fn start_selecting(
         namespace: Some("ml".into()),
         labels: labels.clone(),
         selector: selector.clone(),
+        objectives: true,
     };
     let mut report = Report::new("chat".into(), settings(discovery), sender, states);
     tokio::spawn(async move {
-        let target = Target { namespace: "ml", name: "llama", labels: &labels, selector: &selector };
+        let target =
+            Target { namespace: "ml", name: "llama", labels: &labels, selector: &selector, objectives: true };
         follow(&mut report, &client, target, &mut Pauses::new(SOON)).await;
     });
     found
@@ -312,6 +317,36 @@ async fn every_failure_and_every_recovery_shows() {
         until_state(&states, None).await;
     }
     assert!(found.try_recv().is_err(), "the list is the same");
+}
+
+#[tokio::test]
+async fn the_objectives_of_the_pool_are_followed() {
+    let (server, client) = Server::start(NEW).await;
+    server.pool(&json!({"selector": {"matchLabels": {"app": "llama"}}, "targetPorts": [{"number": 8000}]}));
+    let objective = |name: &str, pool: &str, priority: i32| {
+        let spec = json!({"priority": priority, "poolRef": {"name": pool}});
+        server.put("inferenceobjectives", &json!({"metadata": {"name": name}, "spec": spec}));
+    };
+    objective("gold", "llama", 10);
+    objective("elsewhere", "qwen", 10);
+    let mut found = start_with(client, PodLabels::default(), states("chat"));
+    let bands = |found: &Discovered, expected: &[(&str, Band)]| {
+        found.objectives.iter().map(|(name, band)| (name.as_str(), *band)).eq(expected.iter().copied())
+    };
+    until_found(&mut found, |found| bands(found, &[("gold", Band::Critical)])).await;
+    objective("nightly", "llama", -1);
+    until_found(&mut found, |found| bands(found, &[("gold", Band::Critical), ("nightly", Band::Sheddable)]))
+        .await;
+    objective("gold", "llama", 0);
+    until_found(&mut found, |found| bands(found, &[("gold", Band::Default), ("nightly", Band::Sheddable)]))
+        .await;
+    // What is known stays while the API server is away.
+    server.down(true);
+    server.pod("p1", "llama", "10.0.0.1", true);
+    server.down(false);
+    until_found(&mut found, |found| found.endpoints.len() == 1 && found.objectives.len() == 2).await;
+    server.remove("inferenceobjectives", "nightly");
+    until_found(&mut found, |found| bands(found, &[("gold", Band::Default)])).await;
 }
 
 #[tokio::test]
