@@ -4,11 +4,17 @@
 //! target folder wait for each other's lock. Build, test, clippy and doc share the folder. Their flags, wrappers,
 //! profiles and targets are removed from the environment, so all of them include the same module.
 //!
-//! The crate has no build dependencies, so cargo can run this script beside the compilation of other crates.
+//! The modules are compressed, because they would be a twentieth of the binary. The crate has one small build dependency for that, so cargo can
+//! run this script beside the compilation of other crates.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use miniz_oxide::deflate::compress_to_vec;
+
+/// The strongest level of miniz_oxide.
+const COMPRESSION: u8 = 10;
 
 const WASM: Module = Module {
     package: "penstock-filter",
@@ -52,8 +58,9 @@ impl Module {
         let target = self.target(out);
         self.build(workspace, &target, triple);
         let built = target.join(triple).join(self.profile).join(self.file);
-        if let Err(error) = std::fs::copy(&built, out.join(self.file)) {
-            fail(&format!("the filter was built, but {} can't be copied: {error}", built.display()));
+        let compressed = std::fs::read(&built).map(|module| compress_to_vec(&module, COMPRESSION));
+        if let Err(error) = compressed.and_then(|module| std::fs::write(out.join(self.file), module)) {
+            fail(&format!("the filter was built, but {} can't be compressed: {error}", built.display()));
         }
     }
 

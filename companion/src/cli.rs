@@ -23,9 +23,11 @@ use penstock_up::{self as up, envoy_config, gateway_resources};
 use tracing_subscriber::EnvFilter;
 
 /// The filter's modules in this binary.
-fn filter_modules() -> serve::FilterModules {
-    let native = filter_module::Kind::Native.bytes().unwrap_or_default();
-    serve::FilterModules { wasm: filter_module::WASM, native }
+const fn filter_modules() -> serve::FilterModules {
+    serve::FilterModules {
+        wasm: || filter_module::Kind::Wasm.bytes().unwrap_or_default(),
+        native: || filter_module::Kind::Native.bytes().unwrap_or_default(),
+    }
 }
 
 /// Admission control and fair queueing for LLM inference, inside Envoy.

@@ -31,6 +31,7 @@ impl Cut {
 /// A running relay. Dropping it closes its connections.
 pub struct Relay {
     address: SocketAddr,
+    target: watch::Sender<SocketAddr>,
     cut: watch::Sender<Cut>,
     _task: JoinSet<()>,
 }
@@ -44,12 +45,13 @@ impl Relay {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("its own");
         let (cut, state) = watch::channel(Cut::None);
+        let (to, target) = watch::channel(target);
         let mut task = JoinSet::new();
         task.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((near, peer)) = listener.accept().await {
                 let mut closed = state.clone();
-                let connection = connect(near, peer.ip(), target, state.clone());
+                let connection = connect(near, peer.ip(), *target.borrow(), state.clone());
                 connections.spawn(async move {
                     tokio::select! {
                         () = connection => {}
@@ -58,13 +60,18 @@ impl Relay {
                 });
             }
         });
-        Self { address, cut, _task: task }
+        Self { address, target: to, cut, _task: task }
     }
 
     /// Where to connect instead of to the target.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Relays new connections to another target. Those that are open stay.
+    pub fn redirect(&self, target: SocketAddr) {
+        self.target.send_replace(target);
     }
 
     /// Carries nothing any more, in either direction.

@@ -5,15 +5,25 @@
 
 use std::hash::Hasher as _;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::{fs, io};
 
 use sha2::{Digest as _, Sha256};
 use siphasher::sip::SipHasher13;
 
-/// The bytes of the WebAssembly module.
-pub static WASM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/penstock_filter.wasm"));
-/// The bytes of the native module; empty: this build has none.
-static NATIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libpenstock_filter_native.so"));
+/// The WebAssembly module, decompressed at the first use.
+static WASM: LazyLock<Vec<u8>> =
+    LazyLock::new(|| decompress(include_bytes!(concat!(env!("OUT_DIR"), "/penstock_filter.wasm"))));
+/// The native module; empty: this build has none.
+static NATIVE: LazyLock<Vec<u8>> =
+    LazyLock::new(|| decompress(include_bytes!(concat!(env!("OUT_DIR"), "/libpenstock_filter_native.so"))));
+
+fn decompress(module: &[u8]) -> Vec<u8> {
+    if module.is_empty() {
+        return Vec::new();
+    }
+    miniz_oxide::inflate::decompress_to_vec(module).expect("invariant: the build script has compressed it")
+}
 
 /// What Envoy runs the filter as.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -74,12 +84,12 @@ impl Kind {
     ///
     /// # Errors
     /// When this build lacks the module.
-    pub const fn bytes(self) -> Result<&'static [u8], Error> {
-        match self {
-            Self::Wasm => Ok(WASM),
-            Self::Native if NATIVE.is_empty() => Err(Error::NoNative),
-            Self::Native => Ok(NATIVE),
-        }
+    pub fn bytes(self) -> Result<&'static [u8], Error> {
+        let bytes: &[u8] = match self {
+            Self::Wasm => &WASM,
+            Self::Native => &NATIVE,
+        };
+        if bytes.is_empty() { Err(Error::NoNative) } else { Ok(bytes) }
     }
 
     /// A file name that changes with the module's content, so that an upgrade never changes the file of a running Envoy.
@@ -145,7 +155,7 @@ mod tests {
 
     #[test]
     fn the_binary_carries_a_wasm_module() {
-        assert!(WASM.starts_with(b"\0asm\x01\0\0\0"));
+        assert!(Kind::Wasm.bytes().expect("always there").starts_with(b"\0asm\x01\0\0\0"));
     }
 
     #[test]
@@ -164,7 +174,7 @@ mod tests {
         let path = folder.path().join("f.wasm");
         fs::write(&path, "older").expect("written");
         Kind::Wasm.write_to(&path).expect("written");
-        assert_eq!(fs::read(&path).expect("there"), WASM);
+        assert_eq!(fs::read(&path).expect("there"), *WASM);
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
         let message =
             Kind::Wasm.write_to(&folder.path().join("absent/f.wasm")).expect_err("no folder").to_string();
@@ -178,6 +188,6 @@ mod tests {
         let path = Kind::Wasm.cached_in(&cache).expect("written");
         fs::write(&path, "damaged").expect("written");
         assert_eq!(Kind::Wasm.cached_in(&cache).expect("written"), path);
-        assert_eq!(fs::read(&path).expect("there"), WASM);
+        assert_eq!(fs::read(&path).expect("there"), *WASM);
     }
 }

@@ -1,10 +1,12 @@
-//! What health checks say: only a companion that can decide serves, and a standby that takes over does.
+//! What health checks say: only a companion that can decide serves, and a standby that takes over does. Gateways follow.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
-use penstock_tests::gateway::pool;
+use penstock_tests::gateway::{pool, slots};
 use penstock_tests::picker::{Setup, health};
 use penstock_tests::ports::{free_address, free_addresses};
+use penstock_tests::relay::Relay;
 use penstock_tests::replicas::replicas_key;
 use penstock_tests::{ClientRequest, Companion, PickerGateway, Upstream, run, until};
 
@@ -21,49 +23,98 @@ async fn becomes(address: SocketAddr, service: &str, expected: Option<u8>) {
     .await;
 }
 
+/// A companion of several.
+struct Replica {
+    companion: Companion,
+    listen: SocketAddr,
+    health: SocketAddr,
+}
+
+/// A leader and a standby, with these keys and pools.
+async fn two(folder: &Path, head: &str, pools: &[String]) -> [Replica; 2] {
+    let lease = format!("{{file: '{}'}}", folder.join("lease").display());
+    let addresses = free_addresses(2);
+    let start = async |address: SocketAddr| {
+        let (listen, health) = (free_address(), free_address());
+        let head = format!(
+            "{}picker: {{listen: '{listen}', health: '{health}'}}\n{head}",
+            replicas_key(&addresses, address, &lease, "")
+        );
+        Replica { companion: Companion::replica(address, &head, pools).await, listen, health }
+    };
+    let leader = start(addresses[0]).await;
+    becomes(leader.health, "readiness", SERVING).await;
+    [leader, start(addresses[1]).await]
+}
+
 #[test]
 fn a_standby_does_not_serve_until_it_leads() {
     run(async {
         let server = Upstream::scripted().await;
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let lease = format!("{{file: '{}'}}", folder.path().join("lease").display());
-        let addresses = free_addresses(2);
-        let mut companions = Vec::new();
-        let mut ports = Vec::new();
-        for &address in &addresses {
-            let (listen, health) = (free_address(), free_address());
-            let head = format!(
-                "{}picker: {{listen: '{listen}', health: '{health}'}}\n",
-                replicas_key(&addresses, address, &lease, "")
-            );
-            companions.push(Companion::replica(address, &head, &[pool("chat", "", &[&server], "")]).await);
-            ports.push((listen, health));
-            if ports.len() == 1 {
-                becomes(health, "readiness", SERVING).await;
-            }
-        }
-        let [(leader, leader_health), (standby, standby_health)] = ports[..] else {
-            panic!("two companions")
-        };
-        for address in [leader, leader_health] {
+        let [mut leader, standby] = two(folder.path(), "", &[pool("chat", "", &[&server], "")]).await;
+        for address in [leader.listen, leader.health] {
             for service in ["liveness", "readiness", PICKER] {
                 becomes(address, service, SERVING).await;
             }
         }
-        for address in [standby, standby_health] {
+        for address in [standby.listen, standby.health] {
             becomes(address, "liveness", SERVING).await;
             becomes(address, "readiness", NOT_SERVING).await;
             becomes(address, PICKER, NOT_SERVING).await;
         }
-        assert_eq!(health(leader, "unknown").await, None);
-        companions[0].kill().await;
-        becomes(standby, PICKER, SERVING).await;
-        let setup = Setup { picker: Some(standby), ..Setup::default() };
-        let gateway = PickerGateway::with("", &[pool("none", "none", &[&server], "")], "", &setup).await;
+        assert_eq!(health(leader.listen, "unknown").await, None);
+        let gateway = gateway_of(standby.listen, &server).await;
+        let refused = gateway.send(ClientRequest::chat("m", "hi")).await;
+        assert_eq!(refused.status, 500, "a standby refuses at once, and the gateway's failure mode decides");
+        leader.companion.kill().await;
+        becomes(standby.listen, PICKER, SERVING).await;
         let answer = gateway.spawn(ClientRequest::chat("m", "hi"));
         server.next().await.answer();
         assert_eq!(answer.await.expect("no panic").status, 200);
-        companions[1].stock("chat", 0).await;
+        standby.companion.stock("chat", 0).await;
+    });
+}
+
+/// A gateway that asks the picker at this address.
+async fn gateway_of(picker: SocketAddr, server: &Upstream) -> PickerGateway {
+    let setup = Setup { picker: Some(picker), ..Setup::default() };
+    PickerGateway::with("", &[pool("none", "none", &[server], "")], "", &setup).await
+}
+
+#[test]
+fn a_gateway_follows_the_leader_when_it_hands_over() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let pools = [pool("chat", "", &[&server], &slots(1))];
+        let [mut leader, standby] = two(folder.path(), "shutdown: {queued: hand_over}\n", &pools).await;
+        // As a Service: one address, whichever companion is ready.
+        let service = Relay::to(leader.listen).await;
+        let gateway = gateway_of(service.address(), &server).await;
+        let running = gateway.spawn(ClientRequest::chat("m", "runs").streamed());
+        let events = server.next().await.stream();
+        events.text("one");
+        let waiting = gateway.spawn(ClientRequest::chat("m", "waits"));
+        leader.companion.waiting("chat", 1).await;
+        service.redirect(standby.listen);
+        leader.companion.signal(libc::SIGTERM);
+        let refused = waiting.await.expect("no panic");
+        assert_eq!(refused.status, 500, "nothing decides about it any more, so the failure mode does");
+        becomes(standby.listen, PICKER, SERVING).await;
+        // The gateway has kept its connection to the last leader for the answer that runs, and asks the next one.
+        let next = gateway.spawn(ClientRequest::chat("m", "next"));
+        let call = server.next().await;
+        assert!(call.text().contains("next"), "{}", call.text());
+        call.answer();
+        assert_eq!(next.await.expect("no panic").status, 200);
+        events.text("two");
+        events.finish(9, 2);
+        let answer = running.await.expect("no panic");
+        assert_eq!(answer.status, 200);
+        assert!(answer.text().ends_with("data: [DONE]\n\n"), "{}", answer.text());
+        leader.companion.exit().await;
+        standby.companion.stock("chat", 0).await;
     });
 }
 

@@ -69,9 +69,9 @@ pub(crate) struct App {
 #[derive(Clone, Copy, Debug)]
 pub struct FilterModules {
     /// WebAssembly, at `/penstock.wasm`.
-    pub wasm: &'static [u8],
+    pub wasm: fn() -> &'static [u8],
     /// Native code, at `/penstock.so`; empty: this build has none.
-    pub native: &'static [u8],
+    pub native: fn() -> &'static [u8],
 }
 
 /// Serves HTTP until `shutdown` returns.
@@ -106,10 +106,11 @@ pub(crate) async fn serve(
         .merge(changes)
         .layer(middleware::from_fn_with_state(config, guards::host_is_allowed))
         // Under any name that the gateway knows: the modules are no secret, and a web page can do nothing with them.
-        .route("/penstock.wasm", get(async move || ([(header::CONTENT_TYPE, "application/wasm")], wasm)))
+        .route("/penstock.wasm", get(async move || ([(header::CONTENT_TYPE, "application/wasm")], wasm())))
         .route(
             "/penstock.so",
             get(async move || {
+                let native = native();
                 if native.is_empty() {
                     return (StatusCode::NOT_FOUND, "this build has no native filter\n").into_response();
                 }

@@ -40,7 +40,10 @@ fn the_addresses_are_those_of_the_configuration_unless_given() {
         text.contains("127.0.0.1:9190") && text.contains("http://127.0.0.1:9191/penstock.wasm"),
         "{text}"
     );
-    assert!(text.contains(&filter_module::sha256(filter_module::WASM)), "{text}");
+    assert!(
+        text.contains(&filter_module::sha256(filter_module::Kind::Wasm.bytes().expect("always there"))),
+        "{text}"
+    );
     let flags = ["--companion", "penstock.models:9190", "--module", "http://penstock.models:9191/p.wasm?v=1"];
     let text = printed(STATIC, &flags).expect("printed");
     assert!(text.contains("uri: http://penstock.models:9191/p.wasm?v=1"), "{text}");

@@ -108,7 +108,7 @@ impl Companion {
             driver,
             history,
             discoveries: States::new(&config, metrics.clone()),
-            filter: FilterModules { wasm: b"module", native: b"code" },
+            filter: FilterModules { wasm: || b"module", native: || b"code" },
             metrics,
             clock,
             sessions_expected: None,
