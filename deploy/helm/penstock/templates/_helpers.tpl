@@ -20,6 +20,10 @@
 {{- include "penstock.fullname" . }}-companions
 {{- end -}}
 
+{{- define "penstock.picker" -}}
+{{- default (printf "%s-picker" (include "penstock.fullname" .)) .Values.picker.service.name -}}
+{{- end -}}
+
 {{- define "penstock.serviceAccount" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "penstock.companions" .) .Values.serviceAccount.name -}}
@@ -104,6 +108,11 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- $_ := set $added.listen "tls" (dict "cert" "/etc/penstock/gateway-tls/tls.crt" "key" "/etc/penstock/gateway-tls/tls.key") -}}
 {{- end -}}
 {{- end -}}
+{{- if eq .Values.mode "picker" -}}
+{{- $_ := set $added "picker" (dict "listen" "0.0.0.0:9002" "tls" "auto" "health" "0.0.0.0:9003") -}}
+{{- /* There are no filters that could list requests. */ -}}
+{{- $_ := set $added "startup_wait" "1ms" -}}
+{{- end -}}
 {{- if gt (int .Values.companion.replicas) 1 -}}
 {{- $companions := dict "name" (printf "%s.%s.svc" (include "penstock.companions" .) .Release.Namespace) "port" 9190 -}}
 {{- $lease := dict "namespace" .Release.Namespace "name" (include "penstock.fullname" .) -}}
@@ -135,7 +144,21 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{/* The part of the configuration that a running companion can't change. */}}
 {{- define "penstock.fixedConfig" -}}
 {{- $config := include "penstock.config" . | fromYaml -}}
-{{- toYaml (pick $config "listen" "tls" "replicas") -}}
+{{- toYaml (pick $config "listen" "tls" "replicas" "picker") -}}
+{{- end -}}
+
+{{/*
+The ports of the endpoint picker, as YAML: by name, that of all pools and those of one each, and that of health checks. By the start of the
+names, Istio knows the protocol.
+*/}}
+{{- define "penstock.pickerPorts" -}}
+{{- $config := include "penstock.config" . | fromYaml -}}
+{{- $ports := dict "grpc-picker" (include "penstock.port" $config.picker.listen | int) -}}
+{{- range $config.pools -}}
+{{- with .picker_port -}}{{- $_ := set $ports (printf "grpc-%d" (int .)) (int .) -}}{{- end -}}
+{{- end -}}
+health: {{ include "penstock.port" (required "config.picker.health is needed for the probe" $config.picker.health) }}
+ports: {{ toJson $ports }}
 {{- end -}}
 
 {{/* The part of the configuration that is in Envoy's bootstrap. All other parts reach a running Envoy. */}}
@@ -173,6 +196,7 @@ admin: {{ include "penstock.port" (default ":9901" $listen.envoy_admin) }}
 {{- $namespace := default $root.Release.Namespace .namespace -}}
 {{- $kinds := get $found $namespace | default dict -}}
 {{- if .inference_pool -}}{{- $_ := set $kinds "inferencePool" true -}}{{- end -}}
+{{- if .objectives -}}{{- $_ := set $kinds "objectives" true -}}{{- end -}}
 {{- if .service -}}{{- $_ := set $kinds "service" true -}}{{- end -}}
 {{- $_ := set $found $namespace $kinds -}}
 {{- end -}}
