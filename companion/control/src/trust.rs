@@ -9,7 +9,6 @@ use core::net::{IpAddr, Ipv6Addr};
 use penstock_engine::input::Band;
 use penstock_engine::policy::MaxPriority;
 
-use crate::pool::Pool;
 use crate::registration::Registration;
 
 /// Flows that one IPv4 address or one /64 network of IPv6 may have.
@@ -25,15 +24,15 @@ pub(crate) struct Claim {
     pub(crate) is_lowered: bool,
 }
 
-/// Removes the claims that the client may not make, and returns its band. `pool`: the request's; only its objectives count.
+/// Removes the claims that the client may not make, and returns its band. `objective`: the band of an objective in the request's pool.
 pub(crate) fn apply(
     registration: &mut Registration<'_>,
-    pool: Option<&Pool>,
+    objective: impl FnOnce(&str) -> Option<Band>,
     ceilings: &MaxPriority,
 ) -> Claim {
     // The ceiling is that of the tenant which the client names. Unless the tenant is verified, a client without trust can only
     // lower its own band by it.
-    let claim = claim(registration, pool, ceilings);
+    let claim = claim(registration, objective, ceilings);
     if registration.is_untrusted {
         restrict(registration);
     }
@@ -55,8 +54,12 @@ fn restrict(registration: &mut Registration<'_>) {
     registration.tolerations = &[];
 }
 
-fn claim(registration: &Registration<'_>, pool: Option<&Pool>, ceilings: &MaxPriority) -> Claim {
-    let claimed = band(registration.priority, |name| pool?.objective(name));
+fn claim(
+    registration: &Registration<'_>,
+    objective: impl FnOnce(&str) -> Option<Band>,
+    ceilings: &MaxPriority,
+) -> Claim {
+    let claimed = band(registration.priority, objective);
     let band = within_ceiling(claimed, registration, ceilings);
     Claim { band, is_lowered: band != claimed && !registration.priority.trim().is_empty() }
 }

@@ -11,3 +11,6 @@ pub enum Availability {
     /// gateways decide about their requests.
     Standby,
 }
+
+/// Why a standby ends a stream.
+pub(crate) const STANDS_BY: &str = "another companion is the endpoint picker";

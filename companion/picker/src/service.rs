@@ -5,14 +5,11 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::availability::Availability;
+use crate::availability::{Availability, STANDS_BY};
 use crate::generated::ProcessingRequest;
 use crate::generated::external_processor_server::ExternalProcessor;
 use crate::outbox::{self, Answers, Pace};
 use crate::worker::{Handle, OpenStream};
-
-/// Why a standby ends a stream.
-pub(crate) const STANDS_BY: &str = "another companion is the endpoint picker";
 
 /// The service of one port, on one worker's thread.
 pub(crate) struct Service {

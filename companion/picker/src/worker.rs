@@ -14,13 +14,12 @@ use penstock_filter_core::time::Instant;
 use penstock_filter_core::worker::Worker;
 use tokio::sync::{mpsc, watch};
 
-use crate::availability::Availability;
+use crate::availability::{Availability, STANDS_BY};
 use crate::event::Event;
 use crate::facts::Facts;
 use crate::generated::ProcessingRequest;
 use crate::limits::{BATCH, BODY_BYTES_MAX, STREAMS_MAX};
 use crate::outbox::Outbox;
-use crate::service::STANDS_BY;
 use crate::sessions::{NewSession, Sessions};
 use crate::shared_data::WorkersData;
 use crate::stream::Stream;

@@ -61,8 +61,8 @@ impl Control {
         }
         self.count_by_credit(now, &registration, arrival);
         let pool = self.pool_for(&registration, arrival);
-        let in_pool = pool.and_then(|pool| self.pools.get(pool));
-        let claim = trust::apply(&mut registration, in_pool, &self.settings.max_priority);
+        let objective = |name: &str| self.pools.get(pool?)?.objective(name);
+        let claim = trust::apply(&mut registration, objective, &self.settings.max_priority);
         let previous = self.resolve_previous(now, &registration, arrival);
         let has_outcome = match previous {
             Previous::TakenOver => return,

@@ -93,7 +93,8 @@ impl Control {
         let Some(route) = self.find(key) else {
             return self.register(now, registration, Arrival::Running(running));
         };
-        trust::apply(&mut registration, self.pools.get(route.pool), &self.settings.max_priority);
+        let objective = |name: &str| self.pools.get(route.pool)?.objective(name);
+        trust::apply(&mut registration, objective, &self.settings.max_priority);
         let input = PoolInput::StillRuns { id: route.id, registration: &registration, running };
         self.drive_pool(now, route.pool, input);
     }
