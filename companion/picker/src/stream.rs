@@ -136,6 +136,12 @@ impl Stream {
     fn on_request_body(&mut self, now: Instant, worker: &mut Worker, message: HttpBody) {
         let is_whole = message.end_of_stream || self.request.mode == BodySendMode::Buffered;
         let is_read = self.request.take_body(message);
+        let too_long = self.sequence.filter(|_| !is_read);
+        if let Some(reply) =
+            too_long.and_then(|sequence| worker.limit_unseen_body(sequence, self.request.passed))
+        {
+            return self.reply(now, worker, reply);
+        }
         if self.request.is_open {
             self.request.give(&self.out);
         } else if let Some(sequence) = self.sequence.filter(|_| is_read) {
@@ -346,6 +352,8 @@ struct Message {
     edits: Vec<HeaderEdit>,
     /// What has come of the body and isn't given on.
     body: Pieces,
+    /// Bytes of a body that nobody reads.
+    passed: usize,
     owed: Vec<Owed>,
     /// What comes is answered at once.
     is_open: bool,
@@ -359,6 +367,7 @@ impl Message {
             mode: BodySendMode::FullDuplexStreamed,
             edits: Vec::new(),
             body: Pieces::default(),
+            passed: 0,
             owed: Vec::new(),
             is_open: false,
         }
@@ -368,7 +377,9 @@ impl Message {
     fn take_body(&mut self, message: HttpBody) -> bool {
         let is_unseen =
             self.side == Side::Request && matches!(self.mode, BodySendMode::None | BodySendMode::Streamed);
-        if !is_unseen {
+        if is_unseen {
+            self.passed = self.passed.saturating_add(message.body.len());
+        } else {
             self.body.push(message.body);
         }
         // Of a body that is sent back, the end alone is owed: also without bytes.

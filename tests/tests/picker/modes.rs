@@ -135,6 +135,25 @@ fn bodies_up_to_the_limit_pass_and_longer_ones_are_refused() {
 }
 
 #[test]
+fn a_body_that_nobody_reads_has_the_same_limit() {
+    run(async {
+        let modes = Modes { request_body: "STREAMED", ..Modes::FULL_DUPLEX };
+        let server = Upstream::scripted().await;
+        let gateway =
+            PickerGateway::start("limits: {body_bytes: 4096}\n", &[pool("chat", "", &[&server], "")], modes)
+                .await;
+        let mut client = Raw::connect(gateway.address(modes)).await;
+        client.send(post(PATH, "transfer-encoding: chunked\r\n")).await;
+        let chunk = "x".repeat(0x1000);
+        client.send(format!("1000\r\n{chunk}\r\n")).await;
+        gateway.stock("chat", 1).await;
+        client.send("1\r\nx\r\n").await;
+        client.answer().await.expect_error(413, "request_too_large", "dispatched");
+        gateway.stock("chat", 0).await;
+    });
+}
+
+#[test]
 fn a_request_without_a_body_is_refused_and_one_that_passes_is_sent_on() {
     run(async {
         for modes in [Modes::FULL_DUPLEX, Modes { request_body: "BUFFERED", ..Modes::FULL_DUPLEX }] {

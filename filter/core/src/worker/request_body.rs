@@ -110,6 +110,15 @@ impl Worker {
         )
     }
 
+    /// More has come of a body that the worker doesn't read, `size` bytes in total. The reply, if a body mustn't be so long.
+    #[must_use]
+    pub fn limit_unseen_body(&self, sequence: u64, size: usize) -> Option<LocalReply> {
+        let exchange = self.exchanges.get(&sequence)?;
+        let limit = exchange.policy.body_bytes_max;
+        let is_longer = u64::try_from(size).unwrap_or(u64::MAX) > limit;
+        is_longer.then(|| body_too_large(limit).reply(exchange.register.api(), None))
+    }
+
     /// Passes a request that isn't queued to the pool of its model. From here on the worker doesn't track it.
     fn pass_by_model(&mut self, now: Instant, sequence: u64, model: String) -> BodyAction {
         let Some(exchange) = self.exchanges.get_mut(&sequence) else {
