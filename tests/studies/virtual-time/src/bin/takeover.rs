@@ -6,7 +6,9 @@
 
 use std::time::{Duration, Instant as Clock};
 
-use penstock_control::{ConnId, Control, EndpointSettings, Event, KnownEnvoy, Output, PoolSettings, RoleChange, Settings, Door};
+use penstock_control::{
+    ConnId, Control, Door, EndpointSettings, Event, KnownEnvoy, Output, PoolSettings, RoleChange, Settings,
+};
 use penstock_engine::Instant;
 use penstock_engine::policy::{Gate, Policy, Queue};
 use penstock_engine::units::Decimal;
