@@ -124,6 +124,9 @@ pub(crate) const FOLLOWED_MAX: Duration = Duration::from_secs(5);
 pub(crate) const TAKEOVER_WAIT: Duration = Duration::from_secs(6);
 /// How long filters that the last leader didn't know must ask before this companion leads, if all others are missing.
 pub(crate) const STRANGERS_WAIT: Duration = Duration::from_secs(30);
+/// How long this companion's own endpoint picker must ask, if no filter does, before this companion leads although the record names filters.
+/// They may be gone for ever; or the last leader is cut off from the store, goes on with them, and both grant from then on.
+pub(crate) const PICKER_WAIT: Duration = Duration::from_secs(120);
 /// The longest wait for the Hellos of all filters that asked for the leader.
 pub(crate) const HELLOS_WAIT_MAX: Duration = Duration::from_secs(30);
 
@@ -132,3 +135,4 @@ const _: () = assert!(TAKEOVER_WAIT.as_millis() > penstock_wire::limits::SESSION
 // Filters stay at a companion that takes over for longer, even if their clocks are faster by a tenth.
 const _: () = assert!(TAKEOVER_WAIT.as_millis() * 11 < penstock_wire::limits::TAKEOVER_WAIT.as_millis() * 10);
 const _: () = assert!(TAKEOVER_WAIT.as_millis() < STRANGERS_WAIT.as_millis());
+const _: () = assert!(STRANGERS_WAIT.as_millis() < PICKER_WAIT.as_millis());

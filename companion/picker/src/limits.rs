@@ -8,7 +8,7 @@ pub(crate) const EVENTS: usize = 8_192;
 pub(crate) const BATCH: usize = 256;
 /// Streams of one worker. Further ones are refused, and the gateway's `failureMode` decides about their requests.
 pub(crate) const STREAMS_MAX: usize = 65_536;
-/// Bytes of request bodies that one worker holds for requests which it reads or which wait. A request whose body exceeds them is refused. A
+/// Bytes of request bodies that all workers hold for requests which they read or which wait. A request whose body exceeds them is refused. A
 /// pool's `queue.total_bytes` limits those that wait before.
 pub(crate) const BODY_BYTES_MAX: usize = 512 << 20;
 /// Streams of one connection: h2's own limit of 200 would be one on waiting requests.

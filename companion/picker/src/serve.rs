@@ -11,7 +11,7 @@ use penstock_base::essential;
 use penstock_filter_core::config::Config;
 use penstock_wire as wire;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
@@ -28,9 +28,9 @@ use crate::limits::{
     STREAM_WINDOW, WORKERS_MAX,
 };
 use crate::service::Service;
-use crate::sessions::NewSession;
+use crate::sessions::{NewSession, Sessions};
 use crate::shared_data::WorkersData;
-use crate::worker::{Clock, Handle, Seat, random_bits};
+use crate::worker::{Clock, Handle, Seat, Shared, random_bits};
 
 /// The name of the picker's tasks, after "the task for".
 const NAME: &str = "the endpoint picker";
@@ -88,23 +88,26 @@ pub enum Error {
 /// # Errors
 /// When a thread can't start, or a transport fails.
 pub async fn serve(settings: Settings, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
-    let (reporter, health_service) = tonic_health::server::health_reporter();
+    let (mut reporter, health_service) = tonic_health::server::health_reporter();
     let health = Routes::new(health_service);
-    let reporting = essential::spawn(NAME, report_health(reporter, settings.availability.clone()));
+    let count = std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX);
+    let shared = Shared::default();
+    let availability = connected(settings.availability, shared.connected(), count);
+    let reporting = essential::spawn(NAME, report_health(reporter.clone(), availability.clone()));
     let (end, ending) = watch::channel(false);
     let tls = Tls::new(settings.certificate.as_ref())?;
     let body_bytes = usize::try_from(settings.policy.body_bytes_max).unwrap_or(usize::MAX);
     let common = Common {
         config: config(settings.policy, settings.node),
         clock: Clock::start(),
-        shared: WorkersData::default(),
+        data: WorkersData::default(),
+        shared,
         companion: settings.companion,
-        availability: settings.availability,
+        availability,
         health: health.clone(),
         tls,
         message_bytes: body_bytes.saturating_add(MESSAGE_OVERHEAD),
     };
-    let count = std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX);
     let pools: Vec<Option<Arc<str>>> =
         settings.doors.iter().map(|door| door.pool.as_deref().map(Arc::from)).collect();
     let mut dealt = vec![Vec::new(); settings.doors.len()];
@@ -132,10 +135,14 @@ pub async fn serve(settings: Settings, shutdown: impl Future<Output = ()>) -> Re
     shutdown.await;
     end.send_replace(true);
     join_all(accepting).await;
+    reporting.abort();
+    // Ends the streams of clients that watch a service's health, which would keep their connections.
+    for service in [LIVENESS, READINESS, SERVICE_NAME] {
+        reporter.clear_service_status(service).await;
+    }
     for thread in threads {
         thread.ended().await?;
     }
-    reporting.abort();
     // The process ends: health checks may be cut.
     if let Some(checks) = checks {
         checks.abort();
@@ -163,6 +170,32 @@ fn config(policy: wire::Policy, node: String) -> Config {
         keeps_alive: false,
         policy,
     }
+}
+
+/// The availability of a picker whose workers must have their sessions, too: until then nothing decides here.
+fn connected(
+    mut companion: watch::Receiver<Availability>,
+    mut connected: watch::Receiver<usize>,
+    count: usize,
+) -> watch::Receiver<Availability> {
+    let (sender, receiver) = watch::channel(Availability::Unready);
+    tokio::spawn(async move {
+        loop {
+            let all_are = *connected.borrow_and_update() >= count;
+            let availability = match *companion.borrow_and_update() {
+                Availability::Ready if !all_are => Availability::Unready,
+                availability => availability,
+            };
+            sender.send_if_modified(|before| core::mem::replace(before, availability) != availability);
+            tokio::select! {
+                // After the companion has ended, its last word stays.
+                Ok(()) = companion.changed() => {}
+                Ok(()) = connected.changed() => {}
+                () = sender.closed() => return,
+            }
+        }
+    });
+    receiver
 }
 
 /// Reports the services as serving while requests can be decided here. The process lives in any case.
@@ -212,6 +245,9 @@ async fn accept(
 /// After a connection that couldn't be accepted: the process may be out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// The shortest time between two servers of a standby that refuses streams.
+const GENERATION_MIN: Duration = Duration::from_secs(1);
+
 /// The certificate, if there is one and this build can show it.
 #[derive(Clone, Debug)]
 struct Tls {
@@ -253,7 +289,8 @@ impl Tls {
 struct Common {
     config: Config,
     clock: Clock,
-    shared: WorkersData,
+    data: WorkersData,
+    shared: Shared,
     companion: mpsc::Sender<NewSession>,
     availability: watch::Receiver<Availability>,
     health: Routes,
@@ -292,9 +329,9 @@ impl WorkerThread {
                         common.clock,
                         &random,
                         &common.config,
+                        common.data.clone(),
                         common.shared.clone(),
-                        common.companion.clone(),
-                        to_worker.clone(),
+                        Sessions::new(common.companion.clone(), to_worker.clone()),
                         common.availability.clone(),
                     );
                     let worker = Handle::new(to_worker);
@@ -334,8 +371,8 @@ impl WorkerThread {
     }
 }
 
-/// Serves the connections of a port, by one server after another: when this picker is no longer ready, the connections are asked to end, so
-/// that their gateways connect to one that is. Their streams go on.
+/// Serves the connections of a port, by one server after another: when this picker is no longer ready, and when it has refused a stream as a
+/// standby, the connections are asked to end, so that their gateways connect to a picker that is ready. Their streams go on.
 async fn serve_connections(
     common: Common,
     worker: Handle,
@@ -346,16 +383,28 @@ async fn serve_connections(
     loop {
         let (to_server, incoming) = mpsc::channel(CONNECTIONS);
         let (retire, retired) = oneshot::channel::<()>();
+        let refused = Arc::new(Notify::new());
         // An error means that the sender is gone, which retires the server as well.
         let retired = async { drop(retired.await) };
-        servers.spawn(server(&common, &worker, pool.clone(), incoming, retired)?);
+        let service = Service {
+            worker: worker.clone(),
+            pool: pool.clone(),
+            availability: common.availability.clone(),
+            refused: refused.clone(),
+        };
+        servers.spawn(server(&common, service, incoming, retired)?);
         let mut unready = pin!(turned_unready(common.availability.clone()));
         let mut ended = pin!(ended(ending.clone()));
+        let mut has_refused = pin!(async {
+            tokio::time::sleep(GENERATION_MIN).await;
+            refused.notified().await;
+        });
         let goes_on = loop {
             tokio::select! {
                 biased;
                 () = &mut ended => break false,
                 () = &mut unready => break true,
+                () = &mut has_refused => break true,
                 Some(connection) = connections.recv() => {
                     // Fails when the server has failed, which ends this loop's caller.
                     if to_server.send(connection).await.is_err() {
@@ -390,13 +439,11 @@ async fn turned_unready(mut availability: watch::Receiver<Availability>) {
 /// A server of these connections. It takes no more when `retired` returns, and ends with the last stream.
 fn server(
     common: &Common,
-    worker: &Handle,
-    pool: Option<Arc<str>>,
+    service: Service,
     connections: mpsc::Receiver<StdStream>,
     retired: impl Future<Output = ()> + Send + 'static,
 ) -> Result<impl Future<Output = Result<(), tonic::transport::Error>> + Send + 'static, tonic::transport::Error>
 {
-    let service = Service { worker: worker.clone(), pool, availability: common.availability.clone() };
     let service = ExternalProcessorServer::new(service)
         .max_decoding_message_size(common.message_bytes)
         .max_encoding_message_size(usize::MAX);

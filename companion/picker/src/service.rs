@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::availability::{Availability, STANDS_BY};
@@ -17,6 +17,8 @@ pub(crate) struct Service {
     /// The pool of the port; `None`: the model chooses.
     pub(crate) pool: Option<Arc<str>>,
     pub(crate) availability: watch::Receiver<Availability>,
+    /// Told when a stream is refused because this picker is a standby's.
+    pub(crate) refused: Arc<Notify>,
 }
 
 #[tonic::async_trait]
@@ -28,6 +30,7 @@ impl ExternalProcessor for Service {
         request: Request<Streaming<ProcessingRequest>>,
     ) -> Result<Response<Answers>, Status> {
         if *self.availability.borrow() == Availability::Standby {
+            self.refused.notify_one();
             return Err(Status::unavailable(STANDS_BY));
         }
         let (out, answers, pace) = outbox::new();

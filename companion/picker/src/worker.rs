@@ -20,7 +20,7 @@ use crate::facts::Facts;
 use crate::generated::ProcessingRequest;
 use crate::limits::{BATCH, BODY_BYTES_MAX, STREAMS_MAX};
 use crate::outbox::Outbox;
-use crate::sessions::{NewSession, Sessions};
+use crate::sessions::Sessions;
 use crate::shared_data::WorkersData;
 use crate::stream::Stream;
 
@@ -117,10 +117,42 @@ pub(crate) struct Seat {
     clock: Clock,
     worker: Worker,
     streams: HashMap<u32, Stream>,
-    /// Bytes of request bodies in all streams.
-    body_bytes: usize,
     sessions: Sessions,
     availability: watch::Receiver<Availability>,
+    shared: Shared,
+    /// The worker has told that its sessions are open.
+    is_connected: bool,
+}
+
+/// What the workers share.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared {
+    /// Bytes of request bodies in all streams.
+    body_bytes: Arc<AtomicUsize>,
+    /// Workers whose sessions are open.
+    connected: watch::Sender<usize>,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self { body_bytes: Arc::default(), connected: watch::Sender::new(0) }
+    }
+}
+
+impl Shared {
+    /// The number of workers whose sessions are open.
+    pub(crate) fn connected(&self) -> watch::Receiver<usize> {
+        self.connected.subscribe()
+    }
+
+    /// A stream's body has grown or shrunk. Returns the bytes of all.
+    fn account(&self, before: usize, after: usize) -> usize {
+        let grown = after.saturating_sub(before);
+        let shrunk = before.saturating_sub(after);
+        let all = self.body_bytes.fetch_add(grown, Ordering::Relaxed).saturating_add(grown);
+        self.body_bytes.fetch_sub(shrunk, Ordering::Relaxed);
+        all.saturating_sub(shrunk)
+    }
 }
 
 /// What wakes a worker.
@@ -135,18 +167,19 @@ impl Seat {
         clock: Clock,
         random: &RandomBits,
         config: &Config,
-        shared: WorkersData,
-        companion: mpsc::Sender<NewSession>,
-        events: mpsc::Sender<Event>,
+        data: WorkersData,
+        shared: Shared,
+        sessions: Sessions,
         availability: watch::Receiver<Availability>,
     ) -> Self {
         Self {
             clock,
-            worker: Worker::new(clock.now(), random, config, Box::new(shared)),
+            worker: Worker::new(clock.now(), random, config, Box::new(data)),
             streams: HashMap::new(),
-            body_bytes: 0,
-            sessions: Sessions::new(companion, events),
+            sessions,
             availability,
+            shared,
+            is_connected: false,
         }
     }
 
@@ -172,6 +205,7 @@ impl Seat {
                 Woken::Availability => self.follow_availability(now),
             }
             self.carry_out_effects(now);
+            self.tell_whether_connected();
             let period = self.worker.tick_period(now).max(TICK_MIN);
             let due = tokio::time::Instant::now() + period;
             // An event may bring the next tick forward; it never puts it off.
@@ -187,32 +221,47 @@ impl Seat {
             return;
         }
         for stream in self.streams.values_mut() {
-            self.body_bytes = self.body_bytes.saturating_sub(stream.body_bytes());
+            let before = stream.body_bytes();
             stream.abandon(now, &mut self.worker, STANDS_BY);
-            self.body_bytes = self.body_bytes.saturating_add(stream.body_bytes());
+            self.shared.account(before, stream.body_bytes());
+        }
+    }
+
+    /// Counts this worker among those whose sessions are open, or no longer.
+    fn tell_whether_connected(&mut self) {
+        let is_connected = self.worker.is_connected();
+        if core::mem::replace(&mut self.is_connected, is_connected) != is_connected {
+            self.shared.connected.send_modify(|count| {
+                *count = if is_connected { count.saturating_add(1) } else { count.saturating_sub(1) };
+            });
         }
     }
 
     fn handle(&mut self, now: Instant, event: Event) {
-        let Self { worker, streams, sessions, body_bytes, .. } = self;
+        let Self { worker, streams, sessions, shared, availability, .. } = self;
         match event {
             Event::StreamOpened(id, out, pool) => {
-                streams.insert(id, Stream::new(id, out, Facts::new(pool)));
+                let mut stream = Stream::new(id, out, Facts::new(pool));
+                // It may have become a standby since the stream was let in.
+                if *availability.borrow() == Availability::Standby {
+                    stream.abandon(now, worker, STANDS_BY);
+                }
+                streams.insert(id, stream);
             }
             Event::Message(id, message) => {
                 if let Some(stream) = streams.get_mut(&id) {
                     let before = stream.body_bytes();
                     stream.receive(now, worker, *message);
-                    *body_bytes = body_bytes.saturating_sub(before).saturating_add(stream.body_bytes());
-                    if *body_bytes > BODY_BYTES_MAX && stream.body_bytes() > before {
-                        *body_bytes = body_bytes.saturating_sub(stream.body_bytes());
+                    let after = stream.body_bytes();
+                    if shared.account(before, after) > BODY_BYTES_MAX && after > before {
                         stream.refuse_body(now, worker);
+                        shared.account(after, stream.body_bytes());
                     }
                 }
             }
             Event::StreamClosed(id) => {
                 if let Some(mut stream) = streams.remove(&id) {
-                    *body_bytes = body_bytes.saturating_sub(stream.body_bytes());
+                    shared.account(stream.body_bytes(), 0);
                     stream.end(now, worker);
                 }
             }
@@ -232,20 +281,22 @@ impl Seat {
 
     fn carry_out_effects(&mut self, now: Instant) {
         while let Some(effect) = self.worker.poll_effect() {
-            let Self { worker, streams, .. } = self;
+            let Self { worker, streams, shared, .. } = self;
             match effect {
                 Effect::Session(id, effect) => self.carry_out_on_session(now, id, effect),
                 Effect::Resume { context, edits, rewrite } => {
                     if let Some(stream) = streams.get_mut(&context) {
                         // From here on the body is on its way to the gateway.
-                        self.body_bytes = self.body_bytes.saturating_sub(stream.body_bytes());
+                        let before = stream.body_bytes();
                         stream.resume(now, worker, edits, rewrite);
+                        shared.account(before, stream.body_bytes());
                     }
                 }
                 Effect::Reply { context, reply } => {
                     if let Some(stream) = streams.get_mut(&context) {
-                        self.body_bytes = self.body_bytes.saturating_sub(stream.body_bytes());
+                        let before = stream.body_bytes();
                         stream.reply(now, worker, reply);
+                        shared.account(before, stream.body_bytes());
                     }
                 }
                 Effect::ResumeResponse { context, sequence } => {
@@ -255,7 +306,9 @@ impl Seat {
                 }
                 Effect::EndSilentResponse { context, sequence } => {
                     if let Some(stream) = streams.get_mut(&context) {
+                        let before = stream.body_bytes();
                         stream.end_silent_response(now, worker, sequence);
+                        shared.account(before, stream.body_bytes());
                     }
                 }
                 // The gateway passes bodies, or has said that it doesn't.

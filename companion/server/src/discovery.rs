@@ -242,11 +242,28 @@ impl Report {
         let found = endpoints.len();
         endpoints.truncate(ENDPOINTS_MAX);
         pending.truncate(ENDPOINTS_MAX);
+        let objectives_found = objectives.len();
         while objectives.len() > OBJECTIVES_MAX {
             objectives.pop_last();
         }
         if self.last.as_ref() == Some(&discovered) {
             return;
+        }
+        let has_other_objectives =
+            self.last.as_ref().map(|last| &last.objectives) != Some(&discovered.objectives);
+        if has_other_objectives && objectives_found > 0 {
+            tracing::info!(
+                pool = &*self.pool,
+                objectives = discovered.objectives.len(),
+                "objectives discovered"
+            );
+        }
+        if objectives_found > OBJECTIVES_MAX {
+            tracing::warn!(
+                pool = &*self.pool,
+                found = objectives_found,
+                "more objectives discovered than a pool can have; only the first {OBJECTIVES_MAX} are used"
+            );
         }
         let known = self.last.iter().flat_map(|last| &last.endpoints);
         let before: BTreeSet<SocketAddr> = known.map(|endpoint| endpoint.address).collect();

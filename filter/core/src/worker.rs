@@ -231,6 +231,12 @@ impl Worker {
         )
     }
 
+    /// Whether every session is open, so that the companion decides.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        !self.sessions.is_any_down()
+    }
+
     /// How long the host may wait before the next `handle_tick`.
     #[must_use]
     pub fn tick_period(&self, now: Instant) -> Duration {

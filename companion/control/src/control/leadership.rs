@@ -20,7 +20,7 @@ use crate::envoys;
 use crate::event::Output;
 use crate::ids::{ConnId, Door, Epoch, Route};
 use crate::leadership::{
-    Asking, FOLLOWED_MAX, HELLOS_WAIT_MAX, Lapse, Lease, STRANGERS_WAIT, TAKEOVER_WAIT, Takeover,
+    Asking, FOLLOWED_MAX, HELLOS_WAIT_MAX, Lapse, Lease, PICKER_WAIT, STRANGERS_WAIT, TAKEOVER_WAIT, Takeover,
 };
 use crate::observation::SessionNews;
 use crate::pool::PoolInput;
@@ -350,13 +350,16 @@ impl Control {
             })
             .min();
         let strangers_until = takeover.since.after(STRANGERS_WAIT);
+        let picker_until = takeover.since.after(PICKER_WAIT);
         let check_at = match first_known {
             Some(since) if since.after(TAKEOVER_WAIT) <= now => return self.lead(now),
             Some(since) => since.after(TAKEOVER_WAIT),
             // Filters that the last leader didn't know may have found it meanwhile.
-            None if !self.is_asked_by_filter() => {
+            None if self.asking().is_empty() => {
                 return self.report(Report::Unfollowed { term: self.term() });
             }
+            None if picker_until <= now => return self.lead(now),
+            None if !self.is_asked_by_filter() => picker_until,
             None if strangers_until <= now => return self.lead(now),
             None => strangers_until,
         };

@@ -631,17 +631,44 @@ fn leader_without_the_store_takes_its_own_picker_while_its_filters_follow() {
 }
 
 #[test]
-fn own_picker_makes_no_leader_beside_the_last_one() {
+fn own_picker_takes_the_place_of_missing_filters_only_after_a_long_time() {
     let mut world = replicated();
     world.open_for_picker(5);
     let probe = wire::Hello { probe: true, last: false, ..hello(picker(5), Vec::new(), Vec::new()) };
     world.send(5, Message::Hello(probe));
     world.lead(9, &[(ENVOY, 1)]);
     world.take();
-    for _ in 0..40 {
-        world.pass_beating(1, &[5]);
+    let renewed = |world: &mut World| {
+        let lapses = world.now.after(10 * SECOND_LONG);
+        world.renew(lapses);
+        world.pass_beating(5, &[5]);
+    };
+    for _ in 0..23 {
+        renewed(&mut world);
+        assert!(!world.control.leads() && world.take().reports.is_empty(), "{:?}", world.now);
     }
-    let taken = world.take();
-    assert_eq!(taken.reports.first(), Some(&Report::Unfollowed { term: 9 }));
+    // The filters that the record names are gone for ever.
+    for _ in 0..2 {
+        renewed(&mut world);
+    }
+    assert!(world.control.leads());
+    assert_eq!(world.take().roles(), [(5, &here(9))]);
+}
+
+#[test]
+fn filters_that_come_to_a_companion_with_a_picker_make_it_lead_at_once() {
+    let mut world = replicated();
+    world.open_for_picker(5);
+    let probe = wire::Hello { probe: true, last: false, ..hello(picker(5), Vec::new(), Vec::new()) };
+    world.send(5, Message::Hello(probe));
+    world.lead(9, &[(ENVOY, 1)]);
+    for _ in 0..6 {
+        let lapses = world.now.after(10 * SECOND_LONG);
+        world.renew(lapses);
+        world.pass_beating(5, &[5]);
+    }
+    world.take();
     assert!(!world.control.leads());
+    world.probe(1, filter(1));
+    assert!(world.control.leads());
 }

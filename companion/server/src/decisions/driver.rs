@@ -83,18 +83,18 @@ pub(crate) type ScopeRoles = BTreeMap<Scope, RoleStatus>;
 pub(crate) enum Leads {
     /// It leads, and may grant.
     Here,
-    /// It is taking over, or its lease has lapsed.
-    NotYet,
-    /// Another companion leads, or none.
+    /// Its lease has lapsed, and nobody else is known to lead.
+    Lapsed,
+    /// Another companion leads, or none, or this one is taking over.
     Elsewhere,
 }
 
 impl From<&Control> for Leads {
     fn from(control: &Control) -> Self {
         match control.role().role {
-            Role::Standby => Self::Elsewhere,
+            Role::Standby | Role::TakingOver => Self::Elsewhere,
             Role::Alone | Role::Leader if control.leads() => Self::Here,
-            Role::Alone | Role::Leader | Role::TakingOver => Self::NotYet,
+            Role::Alone | Role::Leader => Self::Lapsed,
         }
     }
 }

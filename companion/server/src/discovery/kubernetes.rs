@@ -4,8 +4,8 @@
 //! Pods that aren't ready are reported as pending servers, so that an autoscaler isn't asked for more while they start.
 //! Two things are watched: the pool, for its selector and its ports, and the pods that match the selector. When the API
 //! server fails, the last endpoints stay, and everything is listed again: a watch that merely goes on wouldn't show that the
-//! failure is over. A pool that doesn't exist is watched as well. docs/kubernetes.md lists the needed permissions: the pool and the
-//! pods of one namespace, and nothing else.
+//! failure is over. A pool that doesn't exist is watched as well. docs/kubernetes.md lists the needed permissions: the pool, the
+//! pods and, where they are asked for, the objectives of one namespace.
 
 mod listing;
 mod objectives;

@@ -102,7 +102,7 @@ pub(crate) fn availability(
                 // Nothing decides any more.
                 (Phase::Ending, _) | (_, Leads::Elsewhere) => Availability::Standby,
                 (Phase::Serving, Leads::Here) if knows_endpoints => Availability::Ready,
-                (Phase::Serving | Phase::Draining, Leads::Here | Leads::NotYet) => Availability::Unready,
+                (Phase::Serving | Phase::Draining, Leads::Here | Leads::Lapsed) => Availability::Unready,
             };
             sender.send_if_modified(|before| core::mem::replace(before, availability) != availability);
             let changed = tokio::select! {

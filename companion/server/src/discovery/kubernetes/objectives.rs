@@ -24,6 +24,8 @@ use super::listing::Listing;
 /// The API groups, the one that counts first, because a cluster may have both during a migration.
 const GROUPS: [&str; 2] = ["llm-d.ai", "inference.networking.x-k8s.io"];
 const VERSION: &str = "v1alpha2";
+/// The longest wait for the first list of a group.
+const FIRST_MAX: Duration = Duration::from_secs(2);
 /// The pause after a watch that failed, and before an API group that isn't served is looked for again.
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -43,7 +45,13 @@ impl Objectives {
         let mut tasks = JoinSet::new();
         let groups = GROUPS.map(|group| {
             let (bands, receiver) = watch::channel(None);
-            tasks.spawn(follow(client.clone(), group, namespace.to_owned(), pool.to_owned(), bands));
+            let following =
+                follow(client.clone(), group, namespace.to_owned(), pool.to_owned(), bands.clone());
+            tasks.spawn(following);
+            tasks.spawn(async move {
+                tokio::time::sleep(FIRST_MAX).await;
+                begin_empty(&bands);
+            });
             receiver
         });
         Self { groups: groups.into(), _tasks: tasks }
@@ -59,9 +67,15 @@ impl Objectives {
     }
 
     async fn changed(&mut self) {
-        let mut changes: Vec<BoxFuture<'_, _>> =
-            self.groups.iter_mut().map(|group| group.changed().boxed()).collect();
-        futures_util::future::select_all(&mut changes).await.0.unwrap_or(());
+        let changed = async |group: &mut watch::Receiver<Bands>| {
+            if group.changed().await.is_err() {
+                // Its task has panicked: what it knew stays.
+                std::future::pending::<()>().await;
+            }
+        };
+        let changes: Vec<BoxFuture<'_, ()>> =
+            self.groups.iter_mut().map(|group| changed(group).boxed()).collect();
+        futures_util::future::select_all(changes).await;
     }
 }
 
@@ -99,16 +113,20 @@ async fn follow(
                         "InferenceObjectives of {group} in {namespace}, which stay as they are: {why}"
                     );
                 }
-                // Requests aren't held back by what only orders them.
-                bands.send_if_modified(|known| {
-                    let is_first = known.is_none();
-                    known.get_or_insert_default();
-                    is_first
-                });
+                begin_empty(&bands);
             }
         }
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// Without a first list, the group has no objectives for now: what only orders requests doesn't hold them back.
+fn begin_empty(bands: &watch::Sender<Bands>) {
+    bands.send_if_modified(|known| {
+        let is_first = known.is_none();
+        known.get_or_insert_default();
+        is_first
+    });
 }
 
 enum Failure {

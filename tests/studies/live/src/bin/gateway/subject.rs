@@ -51,13 +51,15 @@ pub(crate) enum Which {
     Unary,
     /// With Envoy's external processor.
     ExtProc,
+    /// Penstock as an endpoint picker, by credit: Envoy loads no filter.
+    Picker,
     /// With an endpoint picker of another project, whose program the command line names.
     EndpointPicker,
 }
 
 impl Which {
     /// All kinds by name.
-    pub(crate) const ALL: [(&str, Self); 12] = [
+    pub(crate) const ALL: [(&str, Self); 13] = [
         ("plain", Self::Plain),
         ("no-op", Self::NoOp),
         ("parse-only", Self::ParseOnly),
@@ -69,6 +71,7 @@ impl Which {
         ("penstock-replicas", Self::Replicas),
         ("unary", Self::Unary),
         ("ext-proc", Self::ExtProc),
+        ("picker", Self::Picker),
         ("epp", Self::EndpointPicker),
     ];
 
@@ -84,7 +87,8 @@ impl Which {
             | Self::Penstock
             | Self::NativePenstock
             | Self::Queued
-            | Self::Replicas => true,
+            | Self::Replicas
+            | Self::Picker => true,
             Self::Plain
             | Self::NoOp
             | Self::ParseOnly
@@ -107,6 +111,7 @@ impl Which {
             | Self::Replicas
             | Self::Unary
             | Self::ExtProc
+            | Self::Picker
             | Self::EndpointPicker => "wasm",
         }
     }
@@ -125,6 +130,7 @@ impl Which {
             | Self::Queued
             | Self::Replicas
             | Self::ExtProc
+            | Self::Picker
             | Self::EndpointPicker => None,
         }
     }
@@ -166,6 +172,7 @@ impl Which {
             }
             Self::Queued => Subject::penstock(self, server, [&slots(PLACES), NO_CREDITS], under).await,
             Self::Replicas => Subject::replicas(server, under).await,
+            Self::Picker => Subject::picker(server, under).await,
             Self::EndpointPicker => {
                 let program = programs.endpoint_picker.as_deref();
                 Subject::endpoint_picker(server, program.expect("the plan has its program"), under).await
@@ -254,24 +261,45 @@ impl Subject {
         }
     }
 
+    /// Penstock as an endpoint picker.
+    async fn picker(server: SocketAddr, under: Under<'_>) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let asked = free_address();
+        let keys = format!("picker: {{listen: '{asked}'}}\nstartup_wait: 1ms\n");
+        let addresses = [free_address(), free_address(), free_address()];
+        let companion = Companion::start_at(folder.path(), addresses, server, [ROOM, CREDITS], &keys).await;
+        let Companion { process, pages, .. } = companion;
+        let bootstrap = bootstrap::before_picker(asked);
+        let mut subject = Self::envoy(Which::Picker, bootstrap, Some(process), under).await;
+        subject.pages = Some(pages);
+        subject.picks().await;
+        subject
+    }
+
     /// An endpoint picker of another project. Waits until it forwards a request.
     async fn endpoint_picker(server: SocketAddr, program: &Path, under: Under<'_>) -> Self {
         let grpc = free_address();
         let picker = EndpointPicker::start(program, grpc, server, |command| REST.hold(command)).await;
         let mut subject =
             Self::envoy(Which::EndpointPicker, bootstrap::before_picker(grpc), None, under).await;
-        let gateway = Pages::at(format!("http://{}", subject.address));
+        subject.picker = Some(picker);
+        subject.picks().await;
+        subject
+    }
+
+    /// Waits until the endpoint picker forwards a request.
+    async fn picks(&self) {
+        let gateway = Pages::at(format!("http://{}", self.address));
+        let log = || self.side().map(Process::tail).unwrap_or_default();
         penstock_tests::until("the endpoint picker picks", || async {
             let answer = gateway.try_post("/v1/chat/completions", &body::chat(body::SHORT)).await;
             match answer {
                 Ok(answer) if answer.status == 200 => Ok(()),
-                Ok(answer) => Err(format!("status {}\n{}", answer.status, picker.process.tail())),
-                Err(error) => Err(format!("{error}\n{}", picker.process.tail())),
+                Ok(answer) => Err(format!("status {}\n{}", answer.status, log())),
+                Err(error) => Err(format!("{error}\n{}", log())),
             }
         })
         .await;
-        subject.picker = Some(picker);
-        subject
     }
 
     /// Penstock: its own bootstrap, its filter, its companion. `stock` is a line of the one pool's configuration, `credits` a key of

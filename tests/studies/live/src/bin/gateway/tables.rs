@@ -21,6 +21,7 @@ fn title(which: Which, results: &Value) -> String {
         Which::Replicas => "**Penstock**, nothing waits, with a standby and a lease in etcd",
         Which::Unary => "a unary gRPC call per request",
         Which::ExtProc => "ext_proc, a server that answers at once",
+        Which::Picker => "**Penstock** as an endpoint picker, by credit",
         Which::EndpointPicker => {
             let program = results["programs"]["epp"].as_str().unwrap_or_default();
             return format!("an endpoint picker ({program})");
@@ -188,6 +189,7 @@ fn is_trivial(key: &str, which: Which) -> bool {
         | Which::Replicas
         | Which::Unary
         | Which::ExtProc
+        | Which::Picker
         | Which::EndpointPicker => false,
     };
     alone && key.starts_with("side_cpu")
