@@ -237,10 +237,18 @@ impl Redis {
         Ok(())
     }
 
+    /// Writes a batch.
     async fn append(&mut self, batch: &mut UsageBatch) -> Result<(), RedisError> {
+        // A reset by another companion may come between reading the resets and writing what they leave.
+        while !self.try_append(batch).await? {}
+        Ok(())
+    }
+
+    /// Writes a batch, unless its pool's resets have changed meanwhile: then `false`.
+    async fn try_append(&mut self, batch: &mut UsageBatch) -> Result<bool, RedisError> {
         let Some(Attached { writer_id, windows, .. }) = self.pools.get(&batch.pool) else {
             // The pool was detached before this batch could be written.
-            return Ok(());
+            return Ok(true);
         };
         let (writer_id, kept) = (writer_id.clone(), kept(*windows));
         let key = used_key(&batch.pool);
@@ -273,14 +281,15 @@ impl Redis {
         pipe.cmd("PEXPIRE").arg(&key).arg(lifetime).ignore();
         let connection = self.connected().await?;
         let answer = pipe.query_async(connection).await;
-        self.check::<()>(answer)?;
-        if let Some(attached) = self.pools.get_mut(&batch.pool) {
+        let is_written = self.check::<Option<()>>(answer)?.is_some();
+        if let Some(attached) = self.pools.get_mut(&batch.pool).filter(|_| is_written) {
             attached.own_resets.add(&batch.budget_resets, taken_at, now);
         }
-        Ok(())
+        Ok(is_written)
     }
 
-    /// Drops what the batch has from before resets by other companions. Its engine may not have heard of them.
+    /// Drops what the batch has from before resets by other companions. Its engine may not have heard of them. From here on, a transaction on
+    /// this connection fails if the resets change before.
     async fn drop_reset(
         &mut self,
         batch: &mut UsageBatch,
@@ -290,6 +299,10 @@ impl Redis {
         if batch.budgets.is_empty() {
             return Ok(());
         }
+        let watch = ::redis::cmd("WATCH").arg(budgets::resets_key(&batch.pool)).to_owned();
+        let connection = self.connected().await?;
+        let answer = watch.query_async(connection).await;
+        self.check::<()>(answer)?;
         let connection = self.connected().await?;
         let answer = budgets::resets(connection, &batch.pool, now).await;
         let mut resets = self.check(answer)?;
