@@ -116,7 +116,7 @@ async fn serve_until_closed(config: PathBuf) -> ExitCode {
     };
     let closed = tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
     tokio::select! {
-        ended = serve::run(arguments, Environment::default(), serve::FilterModules { wasm: &[], native: &[] }) => match ended {
+        ended = serve::run(arguments, Environment::default(), serve::FilterModules { wasm: || &[], native: || &[] }) => match ended {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("{error}");
