@@ -11,8 +11,9 @@ use crate::surface::visibility::FlowVisibility;
 
 /// Budgets of a pool in `/status`.
 const STATUS_ROWS_MAX: usize = 100;
-/// Times are rounded up to whole seconds: by then, what they announce has happened.
-const ROUNDED_UP: Duration = Duration::from_nanos(999_999_999);
+/// Times are rounded up to whole seconds: by then, what they announce has happened. A day begins with a whole second by the clock of the
+/// decisions, which may be a little behind the wall clock: that mustn't make it a second later.
+const ROUNDED_UP: Duration = Duration::from_millis(950);
 
 /// A moment by the clock of the decisions, and by the wall clock.
 #[derive(Clone, Copy, Debug)]
