@@ -165,6 +165,9 @@ pub struct Running {
     /// The first token of the response has arrived.
     #[prost(bool, tag = "6")]
     pub first_token: bool,
+    /// As in `Grant`, while the server hasn't begun its response.
+    #[prost(string, tag = "7")]
+    pub prefill_endpoint: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HelloAck {
@@ -756,6 +759,9 @@ pub struct Grant {
     /// If the server answers 404, Envoy tries the next endpoint: another server may have the model.
     #[prost(bool, tag = "21")]
     pub retry_not_found: bool,
+    /// Where the first of `endpoints` has the prompt computed, `ip:port`; empty: it computes the prompt.
+    #[prost(string, tag = "22")]
+    pub prefill_endpoint: ::prost::alloc::string::String,
 }
 /// What is left of a flow's budget in the window that has the least left, for the response's `x-ratelimit-*` headers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -10,6 +10,13 @@ pub const ROUTE_HEADER: &str = "x-penstock-route";
 pub const COMPANION_HEADER: &str = "x-penstock-companion";
 /// Request header: the pool, which selects Envoy's cluster. Only the filter sets it.
 pub const POOL_HEADER: &str = "x-penstock-pool";
+/// Request header: the endpoint that computes the prompt, `ip:port`, for the sidecar of the one that answers. Only the gateway sets it: a
+/// client's value would have the sidecar send the request wherever the client likes. llm-d's name.
+pub const PREFILL_HEADER: &str = "x-prefiller-host-port";
+/// Request header: endpoints that encode images, `ip:port,...`, for the same sidecar. Never sent on.
+pub const ENCODER_HEADER: &str = "x-encoder-hosts-ports";
+/// Request header: the process of a data-parallel server, `ip:port`, for the same sidecar. Never sent on.
+pub const DATA_PARALLEL_HEADER: &str = "x-data-parallel-host-port";
 /// Request header: the allowed endpoints, `ip:port,...`.
 pub const SUBSET_HEADER: &str = "x-gateway-destination-endpoint-subset";
 /// Request header: the only endpoint to use, `ip:port`.

@@ -95,6 +95,7 @@ fn running() -> Running {
         age_us: 5,
         started: true,
         first_token: true,
+        prefill_endpoint: "127.0.0.1:8002".into(),
     }
 }
 
@@ -254,6 +255,7 @@ fn commands() -> Vec<Kind> {
             target_model: "llama-a".into(),
             requeue: true,
             rate_limit: Some(rate_limit()),
+            prefill_endpoint: "127.0.0.1:8003".into(),
             ..Grant::default()
         }),
         Kind::Reject(Reject {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use penstock_autopilot::PendingServers;
-use penstock_engine::input::Band;
+use penstock_engine::input::{Band, Role};
 use penstock_engine::policy::{Class, FlowKey, Policy, Rewrite};
 use penstock_engine::units::Decimal;
 use schemars::JsonSchema;
@@ -139,6 +139,8 @@ pub struct Endpoint {
     pub labels: BTreeMap<String, String>,
     /// The endpoint takes only requests that tolerate all of these.
     pub taints: Vec<String>,
+    /// What it computes of a request, in a pool that separates prefill from decoding.
+    pub role: Role,
     /// The address was written with `https://`.
     pub is_https: bool,
 }
@@ -165,11 +167,13 @@ pub struct EndpointDefaults {
     pub max_batch: u64,
     /// As in [`Endpoint`].
     pub max_batched_tokens: Option<u64>,
+    /// As in [`Endpoint`].
+    pub role: Role,
 }
 
 impl Default for EndpointDefaults {
     fn default() -> Self {
-        Self { variant: "default".into(), max_batch: 256, max_batched_tokens: None }
+        Self { variant: "default".into(), max_batch: 256, max_batched_tokens: None, role: Role::Whole }
     }
 }
 
@@ -185,6 +189,7 @@ impl EndpointDefaults {
             max_batched_tokens: self.max_batched_tokens,
             labels: BTreeMap::new(),
             taints: Vec::new(),
+            role: self.role,
             is_https: false,
         }
     }
@@ -290,6 +295,9 @@ pub struct PodLabels {
     /// The label with the batched tokens. Null: none.
     #[schemars(length(min = 1, max = 317))]
     pub max_batched_tokens: Option<String>,
+    /// The label with the role, under `disaggregation`: `prefill`, `decode`, or anything else for both. Null: `llm-d.ai/role`.
+    #[schemars(length(min = 1, max = 317))]
+    pub role: Option<String>,
 }
 
 /// Health checks of endpoints.

@@ -139,6 +139,8 @@ pub struct Decided {
     pub was_queued: bool,
     /// It was granted above the bound of its endpoint, in a place for flows with nothing running.
     pub extra: bool,
+    /// The address of the endpoint that computes its prompt for the first choice; `None`: that one does.
+    pub prefill: Option<Arc<str>>,
 }
 
 impl Decided {
@@ -149,7 +151,7 @@ impl Decided {
         endpoint: Arc<str>,
         was_queued: bool,
     ) -> Self {
-        Self { outcome, code: None, waited, endpoint, was_queued, extra: false }
+        Self { outcome, code: None, waited, endpoint, was_queued, extra: false, prefill: None }
     }
 
     /// The request was answered by the gateway.
@@ -159,7 +161,15 @@ impl Decided {
         waited: Duration,
         was_queued: bool,
     ) -> Self {
-        Self { outcome, code: Some(code), waited, endpoint: Arc::default(), was_queued, extra: false }
+        Self {
+            outcome,
+            code: Some(code),
+            waited,
+            endpoint: Arc::default(),
+            was_queued,
+            extra: false,
+            prefill: None,
+        }
     }
 }
 

@@ -185,4 +185,6 @@ pub(crate) struct Running<'a> {
     pub(crate) age: Duration,
     /// The first byte of its answer has arrived.
     pub(crate) has_first_token: bool,
+    /// The address of the endpoint that computes its prompt; `None`: the one where it runs does, or the answer has begun.
+    pub(crate) prefill_endpoint: Option<&'a str>,
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use penstock_autopilot::{Kept, PendingServers};
 use penstock_engine::Policy;
-use penstock_engine::input::Band;
+use penstock_engine::input::{Band, Role};
 use penstock_engine::policy::{FlowKey, MaxPriority, Rewrite};
 use penstock_engine::units::Decimal;
 use penstock_wire as wire;
@@ -148,6 +148,8 @@ pub struct EndpointSettings {
     pub max_batched_tokens: Option<u64>,
     /// Only a request that tolerates all of them may go there.
     pub taints: Vec<String>,
+    /// What it computes of a request.
+    pub role: Role,
 }
 
 /// A ready endpoint without an address.
@@ -161,6 +163,7 @@ impl Default for EndpointSettings {
             max_batch: 256,
             max_batched_tokens: None,
             taints: Vec::new(),
+            role: Role::Whole,
         }
     }
 }

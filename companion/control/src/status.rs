@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hashbrown::HashSet;
 use penstock_autopilot::{AutopilotStatus, Scraped};
 use penstock_engine::ModelName;
-use penstock_engine::input::EndpointId;
+use penstock_engine::input::{EndpointId, Role};
 use penstock_engine::policy::Discipline;
 use penstock_engine::snapshot::Snapshot;
 
@@ -111,6 +111,8 @@ pub struct ModelStatus {
 pub struct ServerStatus {
     /// The server's variant.
     pub variant: String,
+    /// What it computes of a request.
+    pub role: Role,
     /// The server's last metrics, unless they are too old.
     pub scraped: Option<Scraped>,
     /// Requests there that this companion didn't grant, at the time of its last metrics.

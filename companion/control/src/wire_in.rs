@@ -73,6 +73,7 @@ pub(crate) fn running(message: &wire::Running) -> Running<'_> {
         endpoint: &message.endpoint,
         age: Duration::from_micros(message.age_us),
         has_first_token: message.first_token,
+        prefill_endpoint: non_empty(&message.prefill_endpoint),
     }
 }
 

@@ -29,6 +29,7 @@ pub(crate) fn grant(
         write(&mut text, value);
         text
     };
+    let prefill_endpoint = grant.prefill.as_deref().unwrap_or_default();
     let target_model = if grant.rewrites_body { &*labels.model.target } else { "" };
     Kind::Grant(wire::Grant {
         sequence,
@@ -42,6 +43,7 @@ pub(crate) fn grant(
         rate_limit: rate_limit.map(left_of_budget),
         final_status: grant.is_final,
         retry_not_found: grant.retries_not_found,
+        prefill_endpoint: written(memory.prefill_endpoint, prefill_endpoint),
     })
 }
 

@@ -65,6 +65,8 @@ pub struct Grant {
     pub output: Tokens,
     /// It runs above the bound of its endpoint: see [`crate::policy::ExtraPlaces`].
     pub extra: bool,
+    /// The endpoint that computes the prompt for the first of `endpoints`; `None`: that one does.
+    pub prefill: Option<EndpointId>,
 }
 
 /// A request is rejected.

@@ -7,6 +7,7 @@ pub(crate) mod cache_trust;
 mod credit;
 mod extra;
 mod predictions;
+mod prefill;
 mod pushback;
 mod slow_start;
 #[cfg(test)]
@@ -23,7 +24,7 @@ use self::slow_start::SlowStart;
 use crate::allowance::Allowance;
 use crate::gate::Share;
 use crate::health::{Health, HealthReason, HealthState, Verdict};
-use crate::input::{EndpointId, EndpointState, RequestId, ServerStats};
+use crate::input::{EndpointId, EndpointState, RequestId, Role, ServerStats};
 use crate::load::{Load, Threshold};
 use crate::policy::{ExtraPlaces, Failing, Gate, OutlierEjection, StockUnit};
 use crate::time::Instant;
@@ -66,6 +67,11 @@ pub(crate) struct Endpoint {
     /// The requests whose clients have left and that the server may still compute.
     pub(crate) abandoned: Abandoned,
     batched_tokens_max: Option<u64>,
+    pub(crate) role: Role,
+    /// It keeps half of its bound for prompts of other endpoints: its role is [`Role::Prefill`], and one that decodes is ready.
+    prefills_for_others: bool,
+    /// The stock up to which it takes whole requests while it computes prompts for others.
+    whole_places: u64,
     /// The server reports what it runs.
     is_reported: bool,
     /// Sequences of other clients, by the last report.
@@ -105,6 +111,9 @@ impl Endpoint {
             running: Load::default(),
             abandoned: Abandoned::default(),
             batched_tokens_max: None,
+            role: Role::Whole,
+            prefills_for_others: false,
+            whole_places: u64::MAX,
             is_reported: false,
             foreign: 0,
             slow_start: SlowStart::default(),
@@ -121,6 +130,11 @@ impl Endpoint {
 
     /// The endpoint takes one request more; under an allowance, one that fits.
     pub(crate) fn has_room(&self) -> bool {
+        self.has_place() && (!self.prefills_for_others || self.within() < self.whole_places)
+    }
+
+    /// The endpoint takes one request more, or one prompt for another endpoint.
+    fn has_place(&self) -> bool {
         self.ready
             && self.within() < self.bound
             && !self.reserved
@@ -193,6 +207,7 @@ impl Endpoint {
         self.healthy = state.ready;
         self.weight = state.weight;
         self.batched_tokens_max = state.batched_tokens_max;
+        self.role = state.role;
         self.update_ready(starting);
     }
 

@@ -15,6 +15,7 @@ mod capacity;
 mod choice;
 mod credit;
 mod extra;
+mod prefill;
 mod pushback;
 mod reservation;
 
@@ -34,7 +35,7 @@ use crate::health::ejected::EjectedEndpoints;
 use crate::health::kinds::Kinds;
 use crate::ids::EndpointIndex;
 use crate::indexed_heap::IndexedHeap;
-use crate::input::{EndpointId, EndpointState, RequestId, ServerStats};
+use crate::input::{EndpointId, EndpointState, RequestId, Role, ServerStats};
 use crate::limits::ENDPOINTS_MAX;
 use crate::load::Load;
 use crate::policy::{ExtraPlaces, Gate, OutlierEjection, Scorers};
@@ -59,6 +60,10 @@ pub(crate) struct Endpoints {
     extra_places: ExtraPlaces,
     /// The endpoints with such places, in the same order.
     with_extra_room: IndexedHeap<EndpointIndex, (u64, u32, EndpointIndex)>,
+    /// The endpoints that take prompts for others, in the same order.
+    with_prefill_room: IndexedHeap<EndpointIndex, (u64, u32, EndpointIndex)>,
+    /// Ready endpoints that answer requests.
+    decoding: usize,
     ejected: EjectedEndpoints,
     kinds: Kinds,
     /// Answers of the pool so far.
@@ -98,6 +103,8 @@ impl Endpoints {
             with_room: IndexedHeap::default(),
             extra_places: ExtraPlaces::NONE,
             with_extra_room: IndexedHeap::default(),
+            with_prefill_room: IndexedHeap::default(),
+            decoding: 0,
             ejected: EjectedEndpoints::default(),
             kinds: Kinds::default(),
             answers: 0,
@@ -401,7 +408,12 @@ impl Endpoints {
         let (share, busyness) = (endpoint.share, endpoint.busyness());
         let (bound_inputs, probe_at) = (endpoint.bound_inputs(), endpoint.health.probe_at());
         let (state, ..) = endpoint.shown_health();
+        let did_decode = endpoint.ready && endpoint.decodes();
         change(endpoint);
+        let decodes = endpoint.ready && endpoint.decodes();
+        let any_decoded = self.decoding > 0;
+        self.decoding = self.decoding + usize::from(decodes) - usize::from(did_decode);
+        endpoint.update_role(self.decoding > 0);
         if state != endpoint.shown_health().0 {
             self.health_changes += 1;
         }
@@ -437,6 +449,9 @@ impl Endpoints {
         if had_room != endpoint.has_room() || busyness != endpoint.busyness() {
             self.changed.push_back(endpoint.id);
         }
+        if any_decoded != (self.decoding > 0) {
+            self.update_roles(rng);
+        }
     }
 
     /// Updates the stock and the tie of an endpoint.
@@ -456,6 +471,9 @@ impl Endpoints {
         }
         if self.extra_places.is_on(self.gate) {
             self.update_with_extra_room(index);
+        }
+        if self.all[index].role == Role::Prefill || !self.with_prefill_room.is_empty() {
+            self.update_with_prefill_room(index);
         }
     }
 

@@ -11,6 +11,7 @@ mod credit;
 mod dispatch;
 mod endpoint_events;
 mod lifecycle;
+mod prefill;
 mod prepare;
 mod queue_position;
 mod reconfigure;
@@ -225,6 +226,7 @@ impl Engine {
         match input {
             Input::Register(request) => self.register(request),
             Input::Adopt { request, endpoint } => self.adopt(request, endpoint, Outcome::Dispatched),
+            Input::Prefills { id, endpoint } => self.prefills(id, endpoint),
             Input::GiveCredit { endpoint, requests } => self.give_credit(endpoint, requests),
             Input::TakeBack { endpoint, requests } => self.take_back(endpoint, requests),
             Input::AdmittedByCredit { request, place, endpoint } => {

@@ -302,13 +302,29 @@ pub struct EndpointState {
     pub weight: Decimal,
     /// Prompt tokens that it takes into one iteration; `None`: unknown.
     pub batched_tokens_max: Option<u64>,
+    /// What it computes of a request.
+    pub role: Role,
 }
 
 impl Default for EndpointState {
-    /// Ready, of weight 1.
+    /// Ready, of weight 1, for whole requests.
     fn default() -> Self {
-        Self { ready: true, weight: Decimal::whole(1), batched_tokens_max: None }
+        Self { ready: true, weight: Decimal::whole(1), batched_tokens_max: None, role: Role::Whole }
     }
+}
+
+/// What an endpoint computes of a request, in a pool that separates prefill from decoding: see
+/// [`Policy::min_uncached_tokens`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// Prompt and answer.
+    #[default]
+    Whole,
+    /// The answer, and the prompt where no other endpoint does.
+    Decode,
+    /// Prompts for the endpoints that decode. It takes whole requests where none of these has room: up to half of its bound, or up to the
+    /// bound if none of them is ready.
+    Prefill,
 }
 
 /// Metrics of a server that its scorers use. `None`: the server doesn't export the metric, or the value is stale.
@@ -367,6 +383,14 @@ pub enum Input {
         /// The running request. If it waits here, it leaves the queue.
         request: Request,
         /// Where it runs.
+        endpoint: EndpointId,
+    },
+    /// The prompt of a request that was adopted is computed at this endpoint, until its answer begins. Ignored for an endpoint that isn't
+    /// known, and for a request whose prompt is computed elsewhere already.
+    Prefills {
+        /// The running request.
+        id: RequestId,
+        /// Where its prompt is computed.
         endpoint: EndpointId,
     },
     /// Filters may run so many requests at this endpoint without asking. They count as stock. Ignored for an endpoint that isn't known.

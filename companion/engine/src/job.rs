@@ -7,13 +7,14 @@ use crate::band::TreeBand;
 use crate::cost::{Charge, TokenEstimate};
 use crate::endpoints::HashedPrompt;
 use crate::ids::{EndpointIndex, RunningId};
-use crate::input::{Band, ClassKey, EndpointId, RequestId, Usage};
+use crate::input::{Band, ClassKey, EndpointId, RequestId, Service, Usage};
 use crate::load::Load;
 use crate::outcome::Outcome;
 use crate::retry::Retry;
 use crate::scores::ScoredRequest;
 use crate::time::Instant;
 use crate::tree::{OrderKey, Queued, Receipts};
+use crate::units::Tokens;
 
 /// The fields that a grant reads come first, in few cache lines.
 #[derive(Debug)]
@@ -60,10 +61,48 @@ pub(crate) struct Running {
     pub(crate) charge: Charge,
     pub(crate) receipts: Receipts,
     pub(crate) outcome: Outcome,
+    /// The part of it that runs at an endpoint for prompts; `None`: none does, or no longer.
+    pub(crate) prefill: Option<RemotePrefill>,
+    /// Another endpoint computes its prompt, or did, and had so many of its tokens cached; `None`: no other endpoint does.
+    pub(crate) cached_elsewhere: Option<u64>,
     /// The first byte of its answer arrived.
     pub(crate) is_answering: bool,
     /// The final cost, if it is known before the end; 0: refunded.
     pub(crate) settled: Option<u64>,
+}
+
+/// A prompt that another endpoint computes than the one that answers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RemotePrefill {
+    pub(crate) endpoint: EndpointIndex,
+    /// The prompt's tokens.
+    pub(crate) prompt: u64,
+    /// Those that weren't cached there.
+    pub(crate) uncached: u64,
+}
+
+impl RemotePrefill {
+    pub(crate) fn load(&self) -> Load {
+        Load::of_prefill(self.prompt, self.uncached)
+    }
+}
+
+impl Running {
+    /// `load` of the request at the endpoint that answers, without the prompt if another one computes it.
+    pub(crate) const fn answering_load(&self, load: Load) -> Load {
+        if self.cached_elsewhere.is_some() { load.without_prefill() } else { load }
+    }
+
+    /// What is charged for `service`. Where another endpoint has computed the prompt, the one that answers counts all of it as cached.
+    pub(crate) fn charged(&self, service: Service) -> Service {
+        let Some(cached) = self.cached_elsewhere.map(Tokens) else { return service };
+        let corrected = |usage: Usage| Usage { cached: Some(cached), ..usage };
+        match service {
+            Service::Nothing => service,
+            Service::Served(usage) => Service::Served(corrected(usage)),
+            Service::Cut(usage) => Service::Cut(corrected(usage)),
+        }
+    }
 }
 
 impl Job {

@@ -62,6 +62,21 @@ impl Load {
         }
     }
 
+    /// The load of a prompt alone, at an endpoint that computes it for another one.
+    pub(crate) fn of_prefill(prompt: u64, uncached: u64) -> Self {
+        Self::of(&TokenEstimate {
+            prompt,
+            cached: prompt.saturating_sub(uncached),
+            output: 0,
+            sequences: 1,
+        })
+    }
+
+    /// This load at an endpoint that gets the computed prompt from another one.
+    pub(crate) const fn without_prefill(self) -> Self {
+        Self { prefill: 0, in_prefill: 0, ..self }
+    }
+
     /// This load once its answer has begun.
     pub(crate) const fn prefilled(self) -> Self {
         Self { in_prefill: 0, ..self }

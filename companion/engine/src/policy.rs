@@ -67,6 +67,10 @@ pub struct Policy {
     pub reject_unmeetable: bool,
     /// Weights of the scorers that choose among endpoints with room.
     pub scheduler: Scorers,
+    /// A request that is granted to an endpoint of [`Role::Decode`](crate::input::Role::Decode), and has at least so many prompt tokens that
+    /// aren't cached there, has its prompt computed by an endpoint of [`Role::Prefill`](crate::input::Role::Prefill) that has room. `None`:
+    /// no request has.
+    pub min_uncached_tokens: Option<u64>,
 }
 
 impl Default for Policy {
@@ -88,28 +92,30 @@ impl Default for Policy {
             extra_for_idle_flows: ExtraPlaces::NONE,
             reject_unmeetable: false,
             scheduler: Scorers::default(),
+            min_uncached_tokens: None,
         }
     }
 }
 
 impl Policy {
-    /// Whether the beginnings of answers matter: a class has a prefill threshold ([`crate::Input::FirstToken`]), or bounds are found by
-    /// measurement.
+    /// Whether the beginnings of answers matter: a class has a prefill threshold ([`crate::Input::FirstToken`]), bounds are found by
+    /// measurement, or prompts are computed by endpoints of their own.
     #[must_use]
     pub fn counts_first_tokens(&self) -> bool {
         let mut classes = self.classes.iter().flat_map(|set| &set.classes);
         matches!(self.gate, Gate::Auto { .. })
+            || self.min_uncached_tokens.is_some()
             || classes.any(|class| class.busy_tokens.is_some() || class.busy_fraction.is_some())
     }
 
-    /// Whether a decision depends on the cached part of a prompt: policy classes, an order by cost, or a cost or a budget in
-    /// prompt tokens.
+    /// Whether a decision depends on the cached part of a prompt: policy classes, an order by cost, a cost or a budget in
+    /// prompt tokens, or prefill by endpoints of its own.
     #[must_use]
     pub fn counts_cached_tokens(&self) -> bool {
         let has_classes = self.classes.iter().any(|set| !set.classes.is_empty());
         let counts_tokens = self.flows.cost == CostUnit::Tokens || self.flows.has_token_budget();
         let costs_input = counts_tokens && self.weights.input > 0.0;
-        has_classes || costs_input || self.order == Order::Wspt
+        has_classes || costs_input || self.order == Order::Wspt || self.min_uncached_tokens.is_some()
     }
 }
 

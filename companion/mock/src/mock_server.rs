@@ -10,6 +10,7 @@ mod driver;
 mod log;
 mod metrics;
 mod request;
+mod sidecar;
 #[cfg(test)]
 mod tests;
 
@@ -166,6 +167,9 @@ pub enum Error {
     /// Signal handlers can't be installed.
     #[error("can't install signal handlers: {0}")]
     Signals(#[source] io::Error),
+    /// The client for prompts that another server computes can't be made.
+    #[error("can't make an HTTP client: {0}")]
+    Http(#[source] reqwest::Error),
     /// A metric can't be registered, which only a model's name could cause.
     #[error("can't register the metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -239,7 +243,9 @@ pub async fn start(settings: Settings) -> Result<Running, Error> {
 
     let (driver, handle) = driver::Driver::new(server, metrics.clone(), &settings);
     let driver_task = tokio::spawn(driver.run());
-    let app = api::App { driver: handle.clone(), metrics, address, models: settings.models.into() };
+    // Without a proxy of the environment, and without a time limit: the client of the request has one.
+    let http = reqwest::Client::builder().no_proxy().build().map_err(Error::Http)?;
+    let app = api::App { driver: handle.clone(), metrics, address, models: settings.models.into(), http };
     let (stop, stopped) = oneshot::channel::<()>();
     let http = tokio::spawn(async move {
         let stopped = async {

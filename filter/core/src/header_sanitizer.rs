@@ -41,8 +41,11 @@ pub(crate) const ATTEMPT_TIMEOUT_HEADER: &str = "x-envoy-upstream-rq-per-try-tim
 pub(crate) const HEDGE_HEADER: &str = "x-envoy-hedge-on-per-try-timeout";
 
 /// Request headers that the filter reads or sets. A client's values never reach a server, on any path.
-const REQUEST_HEADERS: [&str; 15] = [
+const REQUEST_HEADERS: [&str; 18] = [
     names::ENDPOINT_HEADER,
+    names::PREFILL_HEADER,
+    names::ENCODER_HEADER,
+    names::DATA_PARALLEL_HEADER,
     names::POOL_HEADER,
     names::REQUEUE_HEADER,
     names::REFUSED_HEADER,

@@ -104,6 +104,7 @@ fn running(choices: &mut Choices<'_>, register: wire::Register) -> wire::Running
         age_us: choices.number(),
         started: choices.one_in(2),
         first_token: choices.one_in(2),
+        prefill_endpoint: choices.name(&ADDRESSES),
     }
 }
 

@@ -84,6 +84,7 @@ const ALL: [(&str, &str, &str); 97] = [
     ("pending_replicas", "gauge", "v"),
     ("draining_stock", "gauge", "p"),
     ("orphaned_stock", "gauge", "p"),
+    ("disaggregated_requests_total", "counter", "p"),
     ("misrouted_total", "counter", "p"),
     ("endpoint_pushback_total", "counter", "p endpoint status"),
     ("endpoint_silent_seconds", "gauge", "p endpoint"),

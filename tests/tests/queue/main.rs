@@ -4,6 +4,7 @@ mod cached_tokens;
 mod cancel;
 mod clients_leave;
 mod credits;
+mod disaggregation;
 mod endpoint_constraints;
 mod flood_first;
 mod idle_flows;

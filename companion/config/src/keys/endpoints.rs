@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use penstock_engine::input::Role;
 use penstock_engine::limits::ENDPOINTS_MAX;
 use penstock_engine::units::Decimal;
 use penstock_wire::limits::NAME_BYTES_MAX;
@@ -174,7 +175,8 @@ pub(crate) struct Kubernetes {
     #[serde(default)]
     pub(crate) match_labels: LabelValues,
     /// Pods with one of these labels and values are no endpoints of the InferencePool, unless `match_labels` or the InferencePool's own
-    /// selector names both. By default, pods that only encode or prefill take no requests of clients.
+    /// selector names both. By default, pods that only encode or prefill take no requests of clients; under `disaggregation`, those that
+    /// prefill do their part.
     #[serde(default = "default_exclusion")]
     pub(crate) exclude_labels: LabelValues,
     /// The InferenceObjectives that name the InferencePool give the priority of requests that name one: above 0 `critical`, below 0
@@ -186,10 +188,17 @@ pub(crate) struct Kubernetes {
 /// Values by the name of a label.
 type LabelValues = BTreeMap<String, OneOrMany<String>>;
 
+/// llm-d's label of a pod's role.
+const ROLE_LABEL: &str = "llm-d.ai/role";
+
 /// The roles of llm-d whose pods can't answer a request by themselves.
 fn default_exclusion() -> LabelValues {
-    let roles = ["prefill", "encode", "encode-prefill"].map(str::to_owned);
-    LabelValues::from([("llm-d.ai/role".to_owned(), OneOrMany(roles.to_vec()))])
+    exclusion(&["prefill", "encode", "encode-prefill"])
+}
+
+fn exclusion(roles: &[&str]) -> LabelValues {
+    let roles = roles.iter().map(|&role| role.to_owned()).collect();
+    LabelValues::from([(ROLE_LABEL.to_owned(), OneOrMany(roles))])
 }
 
 /// A model server.
@@ -218,6 +227,34 @@ pub(crate) struct Endpoint {
     /// The endpoint takes only requests that tolerate all of these, by the header `x-penstock-tolerate` of a trusted client.
     #[serde(default)]
     pub(crate) taints: List<String>,
+    /// What the endpoint computes of a request, under `disaggregation`.
+    #[serde(default)]
+    pub(crate) role: EndpointRole,
+}
+
+/// What an endpoint computes of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub(crate) enum EndpointRole {
+    /// Prompt and answer.
+    #[default]
+    Both,
+    /// Prompts for the endpoints that decode. It takes whole requests where none of them has room, up to half of its bound, and up to the
+    /// bound while none of them is ready.
+    Prefill,
+    /// The answer, and the prompt where no endpoint for prompts has room. Behind a sidecar that reads the header `x-prefiller-host-port`.
+    Decode,
+}
+
+impl From<EndpointRole> for Role {
+    fn from(role: EndpointRole) -> Self {
+        match role {
+            EndpointRole::Both => Self::Whole,
+            EndpointRole::Prefill => Self::Prefill,
+            EndpointRole::Decode => Self::Decode,
+        }
+    }
 }
 
 /// An endpoint that takes no requests isn't listed, so 0 isn't allowed.
@@ -240,6 +277,7 @@ impl From<String> for Endpoint {
             weight: default_weight(),
             labels: BTreeMap::new(),
             taints: List::default(),
+            role: EndpointRole::Both,
         }
     }
 }
@@ -266,7 +304,8 @@ pub(super) struct Found {
 }
 
 /// Checks `endpoints`, which is a list or one kind of discovery; `path` is the pool's.
-pub(super) fn convert(raw: Endpoints, path: &str) -> Result<Found, Violation> {
+/// `has_roles`: the pool separates prefill from decoding.
+pub(super) fn convert(raw: Endpoints, has_roles: bool, path: &str) -> Result<Found, Violation> {
     let path = format!("{path}.endpoints");
     let Endpoints { listed, dns: by_name, file, kubernetes: by_pool, defaults, failing: _ } = raw;
     check_name(&defaults.variant, LABEL_BYTES_MAX, "a variant", &format!("{path}.defaults.variant"))?;
@@ -274,17 +313,22 @@ pub(super) fn convert(raw: Endpoints, path: &str) -> Result<Found, Violation> {
         variant: defaults.variant,
         max_batch: defaults.max_batch.0,
         max_batched_tokens: defaults.max_batched_tokens.map(|tokens| tokens.0),
+        role: Role::Whole,
     };
     let is_https_name = by_name.as_ref().is_some_and(|dns| dns.name.starts_with(HTTPS));
     let (listed, discovery) = match (listed, by_name, file, by_pool) {
-        (Some(list), None, None, None) => (endpoint_list(list, &defaults, &format!("{path}.static"))?, None),
+        (Some(list), None, None, None) => {
+            let path = format!("{path}.static");
+            check_roles(&list, has_roles, &path)?;
+            (endpoint_list(list, &defaults, &path)?, None)
+        }
         (None, Some(raw), None, None) => (Vec::new(), Some(dns(raw, &format!("{path}.dns"))?)),
         (None, None, Some(file), None) if file.as_os_str().is_empty() => {
             return Err(Violation::new(format!("{path}.file"), "must be the path of a file, not empty"));
         }
         (None, None, Some(file), None) => (Vec::new(), Some(Discovery::File(file))),
         (None, None, None, Some(raw)) => {
-            let discovery = kubernetes(raw, &format!("{path}.kubernetes"))?;
+            let discovery = kubernetes(raw, has_roles, &format!("{path}.kubernetes"))?;
             (Vec::new(), Some(discovery))
         }
         _ => {
@@ -293,6 +337,18 @@ pub(super) fn convert(raw: Endpoints, path: &str) -> Result<Found, Violation> {
     };
     let is_https = is_https_name || listed.iter().any(|endpoint| endpoint.is_https);
     Ok(Found { listed, discovery, defaults, is_https })
+}
+
+/// Checks that no endpoint listed at `path` has a role that the pool doesn't use.
+fn check_roles(list: &[Shortened<Endpoint>], has_roles: bool, path: &str) -> Result<(), Violation> {
+    let mut roles = list.iter().map(|Shortened(endpoint)| endpoint.role);
+    match roles.position(|role| role != EndpointRole::Both) {
+        Some(index) if !has_roles => Err(Violation::new(
+            format!("{path}[{index}].role"),
+            "a role needs disaggregation.min_uncached_tokens, the length from which prompts have an endpoint of their own",
+        )),
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Checks that the endpoints listed at `path` all have `max_batched_tokens`.
@@ -393,6 +449,7 @@ fn endpoint(
         max_batched_tokens: raw.max_batched_tokens.map(|tokens| tokens.0).or(default.max_batched_tokens),
         labels: raw.labels,
         taints: raw.taints.0,
+        role: raw.role.into(),
         is_https: https.is_some(),
     })
 }
@@ -463,16 +520,25 @@ fn resolvers(raw: &[String], path: &str) -> Result<Vec<SocketAddr>, Violation> {
     addresses.collect()
 }
 
-fn kubernetes(raw: Kubernetes, path: &str) -> Result<Discovery, Violation> {
+fn kubernetes(mut raw: Kubernetes, has_roles: bool, path: &str) -> Result<Discovery, Violation> {
     compiled::require("kubernetes", cfg!(feature = "kubernetes"), path)?;
     let object = kubernetes_object(raw.inference_pool, raw.service, raw.port, path)?;
     if let Some(namespace) = &raw.namespace {
         check_host(namespace, &format!("{path}.namespace"))?;
     }
-    let PodLabels { variant, max_batch, max_batched_tokens } = &raw.labels;
-    for (key, label) in
-        [("variant", variant), ("max_batch", max_batch), ("max_batched_tokens", max_batched_tokens)]
-    {
+    if raw.labels.role.is_some() && !has_roles {
+        return Err(Violation::new(
+            format!("{path}.labels.role"),
+            "a role needs disaggregation.min_uncached_tokens, the length from which prompts have an endpoint of their own",
+        ));
+    }
+    let PodLabels { variant, max_batch, max_batched_tokens, role } = &raw.labels;
+    for (key, label) in [
+        ("variant", variant),
+        ("max_batch", max_batch),
+        ("max_batched_tokens", max_batched_tokens),
+        ("role", role),
+    ] {
         if let Some(label) = label {
             if let KubernetesObject::Service { .. } = &object {
                 return Err(Violation::new(
@@ -490,6 +556,13 @@ fn kubernetes(raw: Kubernetes, path: &str) -> Result<Discovery, Violation> {
             format!("{path}.{key}"),
             "the endpoints of a Service have no labels of pods; use inference_pool, or the selector of the Service",
         ));
+    }
+    let is_pool = matches!(object, KubernetesObject::InferencePool(_));
+    if has_roles && is_pool {
+        raw.labels.role.get_or_insert_with(|| ROLE_LABEL.to_owned());
+        if raw.exclude_labels == default_exclusion() {
+            raw.exclude_labels = exclusion(&["encode", "encode-prefill"]);
+        }
     }
     let selector = PodSelector {
         match_labels: label_values(raw.match_labels, &format!("{path}.match_labels"))?,

@@ -15,7 +15,7 @@ use super::{
 use crate::error::Violation;
 use crate::name::LABEL_BYTES_MAX;
 use crate::pool::has_only_fraction;
-use crate::value::{CapacityStatus, List, Port, PositiveDuration};
+use crate::value::{CapacityStatus, List, Port, PositiveDuration, WholeNumber};
 use crate::{Discovery, Then};
 
 /// A queue in front of model servers that serve the same models.
@@ -74,6 +74,9 @@ pub(crate) struct Pool {
     /// Weights of the scorers that choose an endpoint for a request.
     #[serde(default)]
     pub(crate) scheduler: Scheduler,
+    /// Endpoints of their own for long prompts: prefill apart from decoding.
+    #[serde(default)]
+    pub(crate) disaggregation: Disaggregation,
     /// How long a model server may be silent before Envoy ends the attempt. Without a limit, a server that hangs is named by an advice and a
     /// metric, and nothing is cut.
     #[serde(default)]
@@ -107,6 +110,16 @@ impl Default for CompanionDown {
     fn default() -> Self {
         Self { hold: millis(5_000), then: Then::Closed }
     }
+}
+
+/// Endpoints of their own for long prompts: prefill apart from decoding, as in llm-d. A request that goes to an endpoint of the role `decode`
+/// names one of the role `prefill` in the header `x-prefiller-host-port`. It counts at both: at the one for the prompt until its answer
+/// begins. Where that role has no room, or none is ready, the other one does both.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Disaggregation {
+    /// Prompts with at least so many tokens that aren't cached at the endpoint that answers have an endpoint of their own. Null: none has.
+    pub(crate) min_uncached_tokens: Option<WholeNumber>,
 }
 
 /// How long a model server may be silent.
@@ -159,8 +172,9 @@ pub(super) fn convert(raw: Pool, identities_max: usize, path: &str) -> Result<cr
         usage_window: raw.usage.window.0,
         reject_unmeetable: raw.reject_unmeetable,
         scheduler: raw.scheduler.scorers(),
+        min_uncached_tokens: raw.disaggregation.min_uncached_tokens.map(|tokens| tokens.0),
     };
-    let found = endpoints::convert(raw.endpoints, path)?;
+    let found = endpoints::convert(raw.endpoints, policy.min_uncached_tokens.is_some(), path)?;
     check_fractions(&policy, &globs, &found, path)?;
     let dns_name = match &found.discovery {
         Some(Discovery::Dns { name, .. }) => Some(name.as_str()),

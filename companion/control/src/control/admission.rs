@@ -316,6 +316,7 @@ impl Control {
                 endpoint: Arc::default(),
                 was_queued: false,
                 extra: false,
+                prefill: None,
             };
             self.observe_request(labels, RequestNews::Decided(decided));
         }

@@ -166,7 +166,7 @@ impl Control {
             ..registration.clone()
         };
         let arrival = Arrival::ByCredit {
-            running: Running { endpoint, age: core::time::Duration::ZERO, has_first_token: false },
+            running: Running { endpoint, age: core::time::Duration::ZERO, has_first_token: false, prefill_endpoint: None },
             pool: "",
             place: None,
             end: None,

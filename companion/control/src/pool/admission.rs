@@ -68,6 +68,7 @@ impl Pool {
         match (runs_at, arrival) {
             (Some((endpoint, running)), _) => {
                 self.enter_stock(now, registering, request, &labels, endpoint);
+                self.prefills_at(now, id, running);
                 self.first_token(now, id, running.has_first_token);
             }
             (None, Arrival::New) => {
@@ -231,6 +232,14 @@ impl Pool {
         self.apply_decisions(now, None);
     }
 
+    /// Another companion had the prompt of this request computed at an endpoint of its own.
+    fn prefills_at(&mut self, now: Instant, id: RequestId, running: Running<'_>) {
+        let endpoint = running.prefill_endpoint.and_then(|address| self.endpoint(address));
+        if let Some(endpoint) = endpoint {
+            self.decide(now, Input::Prefills { id, endpoint });
+        }
+    }
+
     /// The expected usage of a running request at an endpoint, for the autopilot.
     pub(super) fn expected_usage(
         &self,
@@ -283,6 +292,7 @@ impl Pool {
                 let mut request = engine_request(id, now, registration, &self.rules, &labels);
                 request.cached = Tokens(labels.tokens.map_or(0, |tokens| tokens.cached.into()));
                 self.adopt(now, request, endpoint);
+                self.prefills_at(now, id, running);
                 self.first_token(now, id, running.has_first_token);
             }
             // It runs at an address that this pool doesn't have, so it only leaves the queue.
@@ -359,6 +369,7 @@ impl Pool {
                     request.is_rewritten |= registration.rewritten_to.is_some();
                 }
                 self.sent_to(now, id, endpoint);
+                self.prefills_at(now, id, running);
                 self.first_token(now, id, running.has_first_token);
             }
             (None, Arrival::Running(running)) => self.adopt_waiting(now, id, registration, running),

@@ -254,6 +254,20 @@ impl Pool {
             is_hidden,
         };
         self.record_answer(now, answer);
+        self.prefill_answered(now, id, answer);
+    }
+
+    /// The endpoint that computes the prompt of a request has a part in this answer. Which of the two fails shows over several requests:
+    /// the one that fails with whatever other endpoint.
+    fn prefill_answered(&mut self, now: Instant, id: RequestId, answer: EndpointAnswer) {
+        let result = match answer.result {
+            AnswerResult::Begun | AnswerResult::Served => AnswerResult::Served,
+            AnswerResult::Failed(fault) => AnswerResult::Failed(fault),
+            AnswerResult::Rejected(_) | AnswerResult::Refused(_) | AnswerResult::Left => return,
+        };
+        if let Some(endpoint) = self.engine.prefill_endpoint_of(id) {
+            self.record_answer(now, EndpointAnswer { endpoint, result, ..answer });
+        }
     }
 
     pub(super) fn record_answer(&mut self, now: Instant, answer: EndpointAnswer) {

@@ -65,7 +65,11 @@ impl Pool {
                 is_streamed: request.asked.is_streamed,
                 is_extra: decided.extra,
             };
-            self.autopilot.granted(now, decided.id, granted);
+            match decided.prefill {
+                None => self.autopilot.granted(now, decided.id, granted),
+                // For the endpoint that answers it is like one whose prompt was computed before.
+                Some(_) => self.autopilot.adopted(now, decided.id, granted),
+            }
         }
         if request.demand == Demand::Later {
             request.demand = Demand::Counted;
@@ -92,6 +96,7 @@ impl Pool {
             retries_not_found: rules.retries_not_found,
             others: rules.others,
             extra: decided.extra,
+            prefill: decided.prefill.map(|id| self.endpoints.address(id)),
         });
         self.model_counts.change(&request.labels.model, request.is_waiting(), false);
         request.has_begun = false;
@@ -107,7 +112,8 @@ impl Pool {
             let endpoint = grant.first().cloned().unwrap_or_default();
             let was_queued = self.arriving != Some(decided.id);
             let granted = Decided::granted(outcome, decided.waited, endpoint, was_queued);
-            self.observe_decided(&labels, Decided { extra: decided.extra, ..granted });
+            let prefill = grant.prefill.clone();
+            self.observe_decided(&labels, Decided { extra: decided.extra, prefill, ..granted });
         }
         self.send_grant(now, decided.id, key, labels, grant);
         if let (Outcome::Bypassed, Some(&endpoint)) = (decided.outcome, decided.endpoints.first()) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use penstock_autopilot::{AutopilotEndpoint, Scraped};
 use penstock_engine::HealthState;
-use penstock_engine::input::{EndpointId, EndpointState, Relisted};
+use penstock_engine::input::{EndpointId, EndpointState, Relisted, Role};
 use penstock_engine::policy::Gate;
 
 use super::server_process::ServerProcess;
@@ -196,6 +196,7 @@ impl Endpoints {
         change.is_eligibility_changed |= is_new || taints != endpoint.taints;
         endpoint.state.weight = settings.weight;
         endpoint.state.batched_tokens_max = settings.max_batched_tokens;
+        endpoint.state.role = settings.role;
         endpoint.variant = settings.variant.as_str().into();
         endpoint.max_batch = settings.max_batch;
         endpoint.taints = taints;
@@ -238,6 +239,7 @@ impl Endpoints {
                 ready: false,
                 weight: settings.weight,
                 batched_tokens_max: settings.max_batched_tokens,
+                role: settings.role,
             },
             is_healthy: false,
             is_asleep: false,
@@ -316,6 +318,7 @@ mod tests {
             max_batch: 8,
             max_batched_tokens: None,
             taints: taints.iter().map(|&taint| taint.into()).collect(),
+            role: Role::Whole,
         }
     }
 

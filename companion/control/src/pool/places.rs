@@ -122,7 +122,8 @@ impl Pool {
         self.record_start(id, false);
     }
 
-    /// The longest prompt that may go by credit, in bytes: where prompts choose their endpoint by their prefix, only short ones. 0 for any.
+    /// The longest prompt that may go by credit, in bytes: where prompts choose their endpoint by their prefix, or long ones have an endpoint
+    /// of their own, only short ones. 0 for any.
     fn prompt_bytes_max(&mut self, now: Instant) -> u64 {
         if let Some(longest) = self.credits.prompt_bytes_max(now) {
             return longest;
@@ -131,7 +132,9 @@ impl Pool {
         // 0 would mean no limit. No prompt of a chat is that short.
         let bytes_below = |least| self.engine.bytes_below(Tokens(least)).max(1);
         let credit = self.rules.credit.filter(|_| has_choice);
-        let longest = credit.map_or(0, |credit| bytes_below(credit.prefix_min_tokens));
+        let by_prefix = credit.map(|credit| credit.prefix_min_tokens);
+        let least = by_prefix.into_iter().chain(self.rules.policy.min_uncached_tokens).min();
+        let longest = least.map_or(0, bytes_below);
         self.credits.set_prompt_bytes_max(now, longest);
         longest
     }

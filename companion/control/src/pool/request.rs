@@ -146,6 +146,8 @@ pub(crate) struct Grant {
     pub(super) others: u64,
     /// Above the bound of the endpoint, in a place for flows with nothing running.
     pub(super) extra: bool,
+    /// The address of the endpoint that computes the prompt; `None`: the first one does.
+    pub(crate) prefill: Option<Arc<str>>,
 }
 
 impl Grant {
@@ -175,6 +177,7 @@ impl Stage {
             retries_not_found: false,
             others: 0,
             extra: false,
+            prefill: None,
         };
         Self::Granted(Granted {
             failed: 0,
@@ -199,6 +202,7 @@ impl Stage {
             retries_not_found: false,
             others: 0,
             extra: false,
+            prefill: None,
         };
         Self::Granted(Granted {
             // Whether and when the endpoint failed the request isn't known.

@@ -63,6 +63,7 @@ impl Pool {
             .map(|slot| {
                 slot.map_or_else(ServerStatus::default, |endpoint| ServerStatus {
                     variant: endpoint.variant.to_string(),
+                    role: endpoint.state.role,
                     scraped: endpoint.scraped,
                     foreign: 0,
                     is_asleep: endpoint.is_asleep,

@@ -48,6 +48,7 @@ impl Endpoint {
         self.pushback.end_unless(|limit| ready && limit < configured.saturating_add(above));
         self.share = self.share_within(gate, self.limits());
         self.bound = self.bound_in(gate);
+        self.whole_places = self.bound.min(self.whole(gate)).div_ceil(2);
     }
 
     /// The bound if nothing but the gate limits the endpoint.

@@ -24,7 +24,7 @@ impl Endpoint {
     /// How many requests more filters may run here without asking, in a gate that counts requests: up to half of the bound besides one
     /// request that runs, with a place left for others, and none while the endpoint starts slowly or refuses requests.
     pub(crate) fn credit_room(&self) -> u64 {
-        if !self.has_room() || !self.keeps_credit() {
+        if !self.has_room() || !self.keeps_credit() || self.prefills_for_others() {
             return 0;
         }
         let within = self.within();

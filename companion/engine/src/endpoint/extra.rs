@@ -22,7 +22,7 @@ impl Endpoint {
     pub(crate) fn takes_above(&self, load: &Load, gate: Gate) -> bool {
         let places = self.extra_places;
         let is_limited = self.starting_limit().is_some() || self.pushback.limit().is_some();
-        if !self.ready || is_limited || !places.is_on(gate) {
+        if !self.ready || is_limited || !places.is_on(gate) || self.prefills_for_others() {
             return false;
         }
         let allowance = self.allowance_in(gate);

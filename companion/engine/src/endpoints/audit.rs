@@ -45,6 +45,7 @@ impl Endpoints {
         check("bounds follow from gate and share", bounds == self.bounds)?;
         self.audit_with_room()?;
         self.audit_with_extra_room()?;
+        self.audit_roles()?;
         let mut recounted = EndpointScorer::default();
         let all = self.iter().map(|endpoint| &endpoint.stats);
         recounted.set_weights(self.scorer.weights(), false, all);

@@ -87,16 +87,25 @@ impl Engine {
         let job = &self.jobs[id];
         let eligible = self.tree.eligible_endpoints(job.queued.eligibility);
         let allows = |endpoint: &Endpoint| self.tree.allows(&job.queued, endpoint);
-        if self.is_auto() {
-            let load = |endpoint: &Endpoint| self.load_at(job, endpoint);
-            self.endpoints.choose_fitting(eligible, &job.scored(), load, dirty_only, allows)
-        } else {
+        let choose = |is_last_resort: Option<bool>| {
+            let allows = |endpoint: &Endpoint| {
+                is_last_resort.is_none_or(|last| endpoint.prefills_for_others() == last) && allows(endpoint)
+            };
+            if self.is_auto() {
+                let load = |endpoint: &Endpoint| self.load_at(job, endpoint);
+                return self.endpoints.choose_fitting(eligible, &job.scored(), load, dirty_only, allows);
+            }
             let takes = |endpoint: &Endpoint| endpoint.takes(job.estimate.sequences) && allows(endpoint);
             if dirty_only && !self.endpoints.any_dirty(takes) {
                 return Vec::new();
             }
             self.endpoints.choose(eligible, &job.scored(), takes)
+        };
+        if !self.endpoints.any_comes_last() {
+            return choose(None);
         }
+        let endpoints = choose(Some(false));
+        if endpoints.is_empty() { choose(Some(true)) } else { endpoints }
     }
 
     /// The load of `job` at `endpoint`, without the part of its prompt that is probably cached there.
@@ -161,6 +170,7 @@ impl Engine {
         let receipts = self.tree.dispatch(id, &queued, &charge, first, &self.endpoints);
         self.end_pause(id, false);
         self.start(id, first, Place::Within, charge, receipts, Outcome::Dispatched);
+        self.start_prefill(id);
         self.push_grant(id, endpoints, Outcome::Dispatched);
         if self.traced && !self.is_manual() {
             self.push_trace(id);
@@ -184,6 +194,9 @@ impl Engine {
         }
         let receipts = self.tree.bypass(flow, &charge, first, &self.endpoints);
         self.start(id, first, place, charge, receipts, outcome);
+        if place == Place::Within {
+            self.start_prefill(id);
+        }
         self.push_grant(id, endpoints, outcome);
         if self.traced {
             self.push_trace(id);
@@ -198,8 +211,14 @@ impl Engine {
             _ => self.now.since(job.queued.arrival.at),
         };
         let estimate = &job.estimate;
-        let load = self.jobs.running(id).map(|running| running.load);
-        let cached = load.map_or(estimate.cached, |load| load.prompt() - load.prefill);
+        let running = self.jobs.running(id);
+        let load = running.map(|running| running.load);
+        let prefill = running.and_then(|running| running.prefill);
+        let cached = match (prefill, load) {
+            (Some(prefill), _) => prefill.prompt - prefill.uncached,
+            (None, Some(load)) => load.prompt() - load.prefill,
+            (None, None) => estimate.cached,
+        };
         let grant = Effect::Grant(Grant {
             id: job.id,
             endpoints,
@@ -210,6 +229,7 @@ impl Engine {
             cached: Tokens(cached.min(estimate.prompt)),
             output: Tokens(estimate.output),
             extra: load.is_some_and(|load| load.extra.is_used()),
+            prefill: prefill.map(|prefill| self.endpoints.id(prefill.endpoint)),
         });
         self.push(grant);
     }

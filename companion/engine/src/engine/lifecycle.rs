@@ -62,6 +62,8 @@ impl Engine {
             charge,
             receipts,
             outcome,
+            prefill: None,
+            cached_elsewhere: None,
             is_answering: false,
             settled: None,
         };
@@ -95,6 +97,9 @@ impl Engine {
         self.change_endpoints(|endpoints, rng| {
             endpoints.ended(now, running.endpoint, running.load, served, rng);
         });
+        if let Some(prefill) = &running.prefill {
+            self.release_prefill(prefill, served);
+        }
     }
 
     pub(super) fn sent(&mut self, id: RequestId, endpoint: EndpointId) {
@@ -106,7 +111,7 @@ impl Engine {
             return;
         }
         let (mut load, predicted_cached) = self.expected_at(id, endpoint);
-        load = load.placed(running.load.extra.is_used());
+        load = running.answering_load(load).placed(running.load.extra.is_used());
         if running.is_answering {
             load = load.prefilled();
         }
@@ -116,7 +121,8 @@ impl Engine {
         }
         let index = self.change_endpoints(|endpoints, rng| endpoints.started(endpoint, load, rng));
         self.endpoints.prompt_sent(index, &self.jobs[id].prefix);
-        self.stop(&running, false);
+        // Its prompt stays where it is: the header that names the endpoint for it has gone along.
+        self.stop(&Running { prefill: None, ..running }, false);
         let flow = self.jobs[id].queued.flow;
         self.tree.moved(flow, from, endpoint, &self.endpoints);
         if let Some(running) = self.jobs.running_mut(id) {
@@ -137,6 +143,9 @@ impl Engine {
         let (endpoint, load) = (running.endpoint, running.load);
         running.load = load.prefilled();
         self.change_endpoints(|endpoints, _| endpoints.prefilled(endpoint, load));
+        if let Some(job) = job {
+            self.end_prefill(job, true);
+        }
     }
 
     pub(super) fn settle(&mut self, id: RequestId, service: Service) {
@@ -154,10 +163,12 @@ impl Engine {
 
     /// Settles the cost of `id` while it continues to run, and corrects its load.
     fn settle_running(&mut self, id: JobId, running: Running, service: Service) {
+        let service = running.charged(service);
         let cost = self.settle_cost(id, &running, service);
         let mut load = running.load;
         if let Service::Served(usage) | Service::Cut(usage) = service {
-            load = Load::of(&self.jobs[id].counted(usage)).placed(running.load.extra.is_used());
+            let counted = Load::of(&self.jobs[id].counted(usage));
+            load = running.answering_load(counted).placed(running.load.extra.is_used());
             if running.is_answering {
                 load = load.prefilled();
             }
@@ -273,13 +284,15 @@ impl Engine {
         let (flow, eligibility, band) = (job.queued.flow, job.queued.eligibility, job.band);
         let served = matches!(service, Service::Served(_) | Service::Cut(_));
         let endpoint = self.endpoints.id(running.endpoint);
-        if let Service::Served(usage) = service {
+        if let (Service::Served(usage), None) = (service, running.cached_elsewhere) {
             let cached = usage.cached.map(|tokens| tokens.0);
             self.endpoints.record_cached(running.endpoint, running.predicted_cached, cached);
         }
+        let service = running.charged(service);
         if has_left {
             let (now, Running { endpoint, load, .. }) = (self.now, running);
             self.change_endpoints(|endpoints, rng| endpoints.left(now, endpoint, load, served, rng));
+            self.end_prefill(job_id, false);
         } else {
             self.stop(&running, served);
         }

@@ -10,6 +10,7 @@ mod budgets;
 mod classes;
 mod conformance;
 mod credit;
+mod disaggregation;
 mod effects;
 mod extra_places;
 mod extreme_allowances;

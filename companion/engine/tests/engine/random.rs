@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use penstock_engine::input::{
     Amended, Band, BudgetReset, BudgetRunning, BudgetUsage, ClassKey, EndpointState, PastUsage, Prompt,
-    Relisted, RunningUsage, ServerStats, Service, Usage, UsageKind, UsedAt,
+    Relisted, Role, RunningUsage, ServerStats, Service, Usage, UsageKind, UsedAt,
 };
 use penstock_engine::policy::{BudgetPeriod, CostUnit};
 use penstock_engine::units::{Decimal, Tokens};
@@ -78,7 +78,37 @@ pub fn state(rng: &mut Rng) -> EndpointState {
         ready: rng.percent(70),
         weight: Decimal::from_billionths(u128::from(rng.choose(&[1_u64, 2, 4, 8])) * Decimal::ONE / 4),
         batched_tokens_max: maybe(rng, 50, |rng| 500 + rng.below(1_000)),
+        role: Role::Whole,
     }
+}
+
+/// `input` in a pool that may separate prefill from decoding. `separates`: its policy does.
+pub fn with_roles(rng: &mut Rng, input: Option<Input>, separates: bool) -> Option<Input> {
+    if !separates {
+        return input;
+    }
+    match input? {
+        Input::Endpoint { id, mut state } => {
+            state.role = role(rng);
+            Some(Input::Endpoint { id, state })
+        }
+        Input::Relist(mut relisted) => {
+            for (_, state) in &mut relisted.listed {
+                state.role = role(rng);
+            }
+            Some(Input::Relist(relisted))
+        }
+        Input::Policy(mut policy) => {
+            policy.min_uncached_tokens = maybe(rng, 80, |rng| rng.choose(&[0, 1, 50, 200]));
+            Some(Input::Policy(policy))
+        }
+        Input::Continue(id) if rng.percent(50) => Some(Input::Prefills { id, endpoint: endpoint(rng) }),
+        other => Some(other),
+    }
+}
+
+fn role(rng: &mut Rng) -> Role {
+    rng.choose(&[Role::Whole, Role::Prefill, Role::Prefill, Role::Decode, Role::Decode])
 }
 
 /// An allowance of numbers that floats represent exactly, so that their sums don't depend on the order of addition.

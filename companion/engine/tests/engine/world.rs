@@ -14,7 +14,7 @@ use penstock_engine::input::EndpointState;
 use penstock_engine::{EndpointId, Engine, Input, Instant, RequestId};
 
 use self::invariants::InvariantChecker;
-use crate::random::{PolicyChoices, Rng, input, next_time, policy};
+use crate::random::{PolicyChoices, Rng, input, next_time, policy, with_roles};
 
 const OPERATIONS: u64 = 1_000_000;
 const STEPS: u64 = 400;
@@ -37,7 +37,11 @@ fn run(seed: u64, verbose: bool) -> u64 {
     let _world = World(seed);
     let mut rng = Rng::new(seed);
     let choices = PolicyChoices::all();
-    let first = policy(&mut rng, &choices);
+    let mut first = policy(&mut rng, &choices);
+    let separates = rng.percent(40);
+    if separates {
+        first.min_uncached_tokens = Some(rng.choose(&[0, 50]));
+    }
     let mut engine = Engine::new(first.clone(), seed, START);
     engine.trace(rng.percent(30));
     engine.report_usage(rng.percent(30));
@@ -64,7 +68,8 @@ fn run(seed: u64, verbose: bool) -> u64 {
     };
     for id in 1..=rng.below(5) as u32 {
         let (id, state) = (EndpointId(id), EndpointState::default());
-        handle(now, Some(Input::Endpoint { id, state }), &mut checker);
+        let listed = with_roles(&mut rng, Some(Input::Endpoint { id, state }), separates);
+        handle(now, listed, &mut checker);
     }
     if rng.percent(90) {
         handle(now, Some(Input::Ready), &mut checker);
@@ -89,6 +94,7 @@ fn run(seed: u64, verbose: bool) -> u64 {
             }),
             next => next,
         };
+        let next = with_roles(&mut rng, next, separates);
         // First let requests expire, so that an id doesn't end and arrive anew within one step.
         let is_live = |id: &RequestId| live.contains(id);
         if let Some(

@@ -21,6 +21,7 @@ use super::driver::{Arrival, Handle, JobUpdate, Refusal, Ticket};
 use super::log::RequestInfo;
 use super::metrics::Metrics;
 use super::request::{self, Api, ApiRequest, Length};
+use super::sidecar;
 
 /// The largest request body; above the gateway's own limit.
 const BODY_BYTES_MAX: usize = 64 << 20;
@@ -33,6 +34,8 @@ pub(super) struct App {
     pub(super) address: SocketAddr,
     /// Names of the served models; empty: every name.
     pub(super) models: std::sync::Arc<[String]>,
+    /// For the servers that compute prompts.
+    pub(super) http: reqwest::Client,
 }
 
 const INFERENCE_PATHS: [(&str, Api); 5] = [
@@ -133,9 +136,16 @@ async fn prepare(
     headers: &HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(ApiRequest, Ticket), Failure> {
-    let request = read(api, app, body).inspect_err(|_| app.driver.count_refused())?;
-    let arrival =
-        Arrival { info: request_info(path, &request, headers), input: request.input, length: request.length };
+    let body = body.map_err(|error| Failure { status: error.status(), ..Failure::invalid(error.body_text()) });
+    let read = body.and_then(|body| Ok((read(api, app, &body)?, body)));
+    let (request, body) = read.inspect_err(|_| app.driver.count_refused())?;
+    let is_computed = sidecar::prefill(&app.http, api, path, headers, &body).await;
+    let arrival = Arrival {
+        info: request_info(path, &request, headers),
+        input: request.input,
+        cached: if is_computed { request.input } else { 0 },
+        length: request.length,
+    };
     match app.driver.submit(arrival).await {
         Ok(Ok(ticket)) => Ok((request, ticket)),
         Ok(Err(refusal @ Refusal::Busy(pushback))) => Err(Failure {
@@ -150,10 +160,8 @@ async fn prepare(
     }
 }
 
-fn read(api: Api, app: &App, body: Result<Bytes, BytesRejection>) -> Result<ApiRequest, Failure> {
-    let body =
-        body.map_err(|error| Failure { status: error.status(), ..Failure::invalid(error.body_text()) })?;
-    let request = ApiRequest::parse(api, &body).map_err(|error| Failure::invalid(error.to_string()))?;
+fn read(api: Api, app: &App, body: &[u8]) -> Result<ApiRequest, Failure> {
+    let request = ApiRequest::parse(api, body).map_err(|error| Failure::invalid(error.to_string()))?;
     if !app.models.is_empty() && !app.models.contains(&request.model) {
         let message = format!(
             "The model `{}` does not exist; this server has: {}",
@@ -171,7 +179,7 @@ fn request_info(path: &'static str, request: &ApiRequest, headers: &HeaderMap) -
     let mut gateway_headers: BTreeMap<String, String> = BTreeMap::new();
     for (name, value) in headers {
         let name = name.as_str();
-        if name.starts_with("x-gateway-") || name.starts_with("x-penstock-") {
+        if ["x-gateway-", "x-penstock-", "x-prefiller-"].iter().any(|prefix| name.starts_with(prefix)) {
             // Repeated headers are joined into one line, as a proxy may do.
             let line = gateway_headers.entry(name.to_owned()).or_default();
             if !line.is_empty() {

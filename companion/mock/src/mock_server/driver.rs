@@ -44,6 +44,8 @@ pub(super) enum Refusal {
 pub(super) struct Arrival {
     pub(super) info: RequestInfo,
     pub(super) input: u64,
+    /// Prompt tokens that needn't be computed.
+    pub(super) cached: u64,
     pub(super) length: Length,
 }
 
@@ -238,7 +240,7 @@ impl Driver {
         let (order, id) = (self.next, JobId(self.next));
         // The caller holds a handle while it waits for this reply, so the upgrade succeeds.
         let commands = self.ticket_commands.upgrade().ok_or(SubmitError::Full)?;
-        if let Err(error) = self.server.submit(now, Job { id, input: arrival.input, cached: 0, output }) {
+        if let Err(error) = self.server.submit(now, Job { id, input: arrival.input, cached: arrival.cached, output }) {
             self.log.count_refused();
             return Err(error.into());
         }

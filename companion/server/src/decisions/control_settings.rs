@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use penstock_config::{Config, Pool, Store};
 use penstock_control::{CreditSettings, EndpointSettings, Kept, PoolSettings, Settings};
 use penstock_data_plane::filter_policy;
-use penstock_engine::input::Band;
+use penstock_engine::input::{Band, Role};
 
 use crate::base::clock;
 
@@ -103,6 +103,7 @@ fn objectives(config: &Config, pool: &Pool) -> Vec<(String, Band)> {
 /// The control's settings for a pool's endpoints.
 #[must_use]
 pub(crate) fn endpoints(pool: &Pool) -> Vec<EndpointSettings> {
+    let has_roles = pool.policy.min_uncached_tokens.is_some();
     let endpoints = pool.endpoints.iter().map(|endpoint| EndpointSettings {
         address: endpoint.address.to_string(),
         weight: endpoint.weight,
@@ -111,6 +112,8 @@ pub(crate) fn endpoints(pool: &Pool) -> Vec<EndpointSettings> {
         max_batch: endpoint.max_batch,
         max_batched_tokens: endpoint.max_batched_tokens,
         taints: endpoint.taints.clone(),
+        // A file may name roles that the pool doesn't use.
+        role: if has_roles { endpoint.role } else { Role::Whole },
     });
     endpoints.collect()
 }

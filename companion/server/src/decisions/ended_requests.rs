@@ -271,6 +271,7 @@ mod tests {
                 endpoint: "127.0.0.1:1".into(),
                 was_queued: true,
                 extra: false,
+                prefill: None,
             }),
         )
     }

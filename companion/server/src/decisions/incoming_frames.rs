@@ -146,6 +146,7 @@ mod tests {
                 age_us: 5,
                 started: true,
                 first_token: true,
+                prefill_endpoint: "127.0.0.1:2".to_owned(),
             }),
             credit: 9,
             completed,

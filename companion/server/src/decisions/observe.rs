@@ -296,7 +296,7 @@ impl Observer {
     }
 
     fn observe_decision(&mut self, now: Instant, labels: &Arc<Labels>, decided: &Decided) {
-        let Decided { outcome, code, waited, ref endpoint, was_queued, extra } = *decided;
+        let Decided { outcome, code, waited, ref endpoint, was_queued, extra, ref prefill } = *decided;
         if !outcome.is_grant() {
             self.export_span(|| SpanRecord {
                 code,
@@ -304,6 +304,9 @@ impl Observer {
             });
         }
         self.table.series(now, labels).count_decision(outcome, labels.band, Some(waited));
+        if prefill.is_some() {
+            self.metrics.requests.disaggregated.with_label_values(&[&*labels.pool]).inc();
+        }
         let flow = if labels.private { OTHER } else { &labels.flow };
         tracing::debug!(
             pool = %labels.pool,
@@ -314,6 +317,7 @@ impl Observer {
             status = (outcome == Outcome::Cancelled).then_some(CLIENT_LEFT),
             waited_ms = millis(waited),
             endpoint = &**endpoint,
+            prefill_endpoint = prefill.as_deref(),
             extra,
             "request decided"
         );

@@ -277,6 +277,7 @@ mod tests {
                 endpoint: Arc::default(),
                 was_queued: false,
                 extra: false,
+                prefill: None,
             }),
         )
     }

@@ -17,6 +17,7 @@ pub(crate) struct RequestCounters {
     pub(crate) preemptions: IntCounterVec,
     pub(crate) requeues: IntCounterVec,
     pub(crate) priority_lowered: IntCounterVec,
+    pub(crate) disaggregated: IntCounterVec,
     pub(crate) misrouted: IntCounterVec,
     pub(crate) pushback: IntCounterVec,
 }
@@ -75,6 +76,11 @@ impl RequestCounters {
                 "Requests that claimed a higher priority than their client may have.",
                 &REQUEST,
             )?,
+            disaggregated: make.counter(
+                "disaggregated_requests_total",
+                "Requests that were granted two endpoints, one of them for the prompt (disaggregation), by their first grant.",
+                &["pool"],
+            )?,
             misrouted: make.counter(
                 "misrouted_total",
                 "Requests that Envoy sent to another endpoint than the granted one.",
@@ -92,6 +98,7 @@ impl RequestCounters {
     /// Exports a pool's counters of incidents as 0, because a rate can't be computed over an absent series.
     pub(super) fn init_pool(&self, pool: &str) {
         self.misrouted.with_label_values(&[pool]);
+        self.disaggregated.with_label_values(&[pool]);
         for counter in [&self.bypass, &self.expired, &self.cancelled, &self.requeues, &self.priority_lowered]
         {
             // No particular model: an empty label counts as absent.

@@ -231,6 +231,7 @@ fn the_series_of_a_removed_pool_are_deleted() {
                     endpoint: "".into(),
                     was_queued: false,
                     extra: false,
+                    prefill: None,
                 }),
             ),
         );
@@ -303,6 +304,7 @@ fn a_second_outcome_is_counted_as_such() {
                 endpoint: ENDPOINT.into(),
                 was_queued: false,
                 extra: false,
+                prefill: None,
             }),
         )
     };

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use penstock_config::{Pool, Replicas};
 use penstock_control::{ModelStatus, PoolStatus, Status, VariantStatus};
+use penstock_engine::input::Role;
 use penstock_engine::snapshot::{EndpointSnapshot, FlowSnapshot};
 use penstock_engine::units::thousandths;
 use penstock_engine::{HealthReason, HealthState, Instant};
@@ -246,6 +247,7 @@ fn endpoint(
     json!({
         "address": address,
         "variant": server.map(|server| &server.variant),
+        "role": server.map(|server| role(server.role)),
         "ready": snapshot.ready,
         "scheme": config.schemes.get(&*pool.name).unwrap_or(&"http"),
         "state": snapshot.state.as_str(),
@@ -293,6 +295,15 @@ fn variant(variant: &VariantStatus) -> Value {
 fn since(instant: Instant, now: Instant) -> Option<String> {
     let time = SystemTime::now().checked_sub(now.since(instant))?;
     Some(humantime::format_rfc3339_seconds(time).to_string())
+}
+
+/// The name of an endpoint's role, as in the configuration.
+const fn role(role: Role) -> &'static str {
+    match role {
+        Role::Whole => "both",
+        Role::Prefill => "prefill",
+        Role::Decode => "decode",
+    }
 }
 
 /// Why an endpoint is in its state.
@@ -463,6 +474,7 @@ mod tests {
                 foreign: 3,
                 is_asleep: false,
                 oldest_running: None,
+                role: Role::Decode,
             },
             ServerStatus { variant: "l4".into(), ..ServerStatus::default() },
         ];

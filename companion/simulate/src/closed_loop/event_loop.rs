@@ -58,8 +58,19 @@ struct Pending {
     first: Instant,
     /// Prompt tokens that its server had cached.
     cached: u64,
+    /// The servers for its prompt and for its answer, while the prompt is computed or has just been; `None`: one server does both.
+    prefill: Option<Prefill>,
     /// Limits of its own kept it from being granted at its arrival, so it is no load before its grant.
     is_limited: bool,
+}
+
+/// A prompt at a server of its own.
+#[derive(Clone, Copy, Debug)]
+struct Prefill {
+    /// The server for the prompt.
+    server: usize,
+    /// The one that answers.
+    then: usize,
 }
 
 #[derive(Debug)]
@@ -130,7 +141,8 @@ impl<'a> ClosedLoop<'a> {
             let state = EndpointState {
                 weight: server.weight,
                 batched_tokens_max: Some(server.hardware.batched_tokens),
-                ..EndpointState::default()
+                role: server.role,
+                ready: true,
             };
             self.engine.handle(self.now, Input::Endpoint { id, state });
             self.autopilot.ready(self.now, id, true);
@@ -235,6 +247,7 @@ impl<'a> ClosedLoop<'a> {
             granted: self.now,
             first: self.now,
             cached: 0,
+            prefill: None,
             is_limited: false,
         };
         self.pending.insert(id, pending);
@@ -271,6 +284,9 @@ impl<'a> ClosedLoop<'a> {
                     self.has_cached[server] = true;
                     if let Some(pending) = self.pending.get_mut(&event.id.0) {
                         pending.first = event.time;
+                        if let Some(prefill) = pending.prefill.take() {
+                            self.in_flight[prefill.server] -= 1;
+                        }
                         if self.scenario.is_streamed {
                             self.engine.handle(self.now, Input::FirstToken(RequestId(event.id.0)));
                             self.autopilot.first_token(self.now, RequestId(event.id.0));
@@ -278,7 +294,13 @@ impl<'a> ClosedLoop<'a> {
                     }
                 }
                 JobProgress::Token => {}
-                JobProgress::Done => self.served(server, event.id.0),
+                JobProgress::Done => match self.prefilled(server, event.id.0) {
+                    Some(prefill) => {
+                        self.has_cached[server] = true;
+                        self.decode(prefill.then, event.id.0);
+                    }
+                    None => self.served(server, event.id.0),
+                },
             }
         }
     }

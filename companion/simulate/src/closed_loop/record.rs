@@ -108,6 +108,10 @@ pub struct Record {
     pub rejected: usize,
     /// By server, the time in which it computed.
     pub busy: Vec<Duration>,
+    /// Requests whose prompt was computed by a server of its own.
+    pub prefilled_elsewhere: usize,
+    /// By server, the most requests that it has had, prompts of others included.
+    pub peaks: Vec<usize>,
     /// The load over time, if the scenario asks for it.
     pub load: LoadSeries,
     /// The replicas that the autopilot asked for, at the end of each window.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use penstock_autopilot::Kept;
 use penstock_engine::Policy;
+use penstock_engine::input::Role;
 use penstock_engine::units::Decimal;
 use penstock_model::slo::Policy as SloPolicy;
 use penstock_model_server::Hardware;
@@ -22,6 +23,8 @@ pub struct ServerSpec {
     pub weight: Decimal,
     /// See [`penstock_model_server::Server::with_request_noise`].
     pub request_noise: f64,
+    /// What it computes of a request.
+    pub role: Role,
 }
 
 /// What limits the requests in flight at a server.

@@ -1,10 +1,12 @@
 //! Short closed loops: learned parameters, the gate's effect, and desired replicas.
 
+mod disaggregation;
 mod floods;
 mod shared_prefixes;
 
 use std::time::Duration;
 
+use penstock_engine::input::Role;
 use penstock_engine::units::Decimal;
 use penstock_model::learner::State;
 use penstock_model::slo::Policy as SloPolicy;
@@ -22,6 +24,7 @@ fn servers(count: usize, request_noise: f64) -> Vec<ServerSpec> {
         hardware: Hardware::default(),
         weight: Decimal::whole(1),
         request_noise,
+        role: Role::Whole,
     };
     vec![server; count]
 }
@@ -155,6 +158,7 @@ fn each_server_runs_at_its_own_limit() {
         },
         weight: Decimal::whole(1),
         request_noise: 0.05,
+        role: Role::Whole,
     };
     let mut servers = servers(1, 0.05);
     servers.push(slow);

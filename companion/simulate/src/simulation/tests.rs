@@ -1,6 +1,6 @@
 //! Whole runs: conservation, determinism, and results that react to load and servers as expected.
 
-use penstock_engine::input::Band;
+use penstock_engine::input::{Band, Role};
 use penstock_engine::policy::{Discipline, Gate};
 use penstock_engine::units::Decimal;
 use penstock_model::Targets;
@@ -15,6 +15,7 @@ fn servers(count: usize) -> Vec<ServerSpec> {
         hardware: Hardware::default(),
         weight: Decimal::whole(1),
         request_noise: 0.0,
+        role: Role::Whole,
     };
     vec![server; count]
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use penstock_config::{Config, Endpoint, Environment, MaxPriority};
 use penstock_engine::Policy;
-use penstock_engine::input::Band;
+use penstock_engine::input::{Band, Role};
 use penstock_engine::policy::{FlowKey, join_flow_parts};
 use penstock_model::slo::Policy as SloPolicy;
 use penstock_model::{Parameters, Targets};
@@ -229,6 +229,7 @@ fn server(endpoint: &Endpoint, args: &Args, hardware: Hardware) -> ServerSpec {
         hardware: Hardware { seqs_max, batched_tokens: batched.max(seqs_max as u64), ..hardware },
         weight: endpoint.weight,
         request_noise: 0.0,
+        role: Role::Whole,
     }
 }
 

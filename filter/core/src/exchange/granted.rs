@@ -21,6 +21,8 @@ pub(crate) struct Granted {
     pub(crate) pool: String,
     /// The first endpoint of the grant; `None`: Envoy chooses.
     pub(crate) endpoint: Option<String>,
+    /// The endpoint that computes the prompt; empty: that one does.
+    pub(crate) prefill_endpoint: String,
     /// After a 404 Envoy tries the next endpoint.
     pub(crate) retries_not_found: bool,
     /// The failures after which the stream is restarted; `None`: it isn't restarted.
@@ -144,6 +146,7 @@ impl Granted {
             retries_not_found: grant.retry_not_found,
             restart_on: None,
             endpoint: grant.endpoints.into_iter().next(),
+            prefill_endpoint: grant.prefill_endpoint,
             report: QueueReport {
                 outcome: grant.outcome,
                 queue_us: grant.queue_us,
@@ -198,6 +201,7 @@ impl Granted {
             granted_at: self.granted_at,
             pool: self.pool.clone(),
             endpoint,
+            prefill_endpoint: String::new(),
             retries_not_found: false,
             restart_on: None,
             report: self.report.clone(),
@@ -252,6 +256,10 @@ impl Granted {
             age_us: now.micros_since(self.granted_at),
             started: response.is_some(),
             first_token: response.is_some_and(|response| response.scanner.has_token()),
+            prefill_endpoint: match response {
+                None => self.prefill_endpoint.clone(),
+                Some(_) => String::new(),
+            },
         }
     }
 

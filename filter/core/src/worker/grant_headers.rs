@@ -51,6 +51,9 @@ impl GrantHeaders {
             let list = requeue.filter(|_| !is_routed);
             let route = list.map(|(listener, _)| format!("{endpoints},{listener}"));
             edits.push(HeaderEdit::Add(names::ENDPOINT_HEADER, endpoints));
+            if !grant.prefill_endpoint.is_empty() {
+                edits.push(HeaderEdit::Add(names::PREFILL_HEADER, grant.prefill_endpoint.clone()));
+            }
             edits.extend(route.map(|route| HeaderEdit::Add(names::ROUTE_HEADER, route)));
             if let Some((_, key)) = requeue {
                 edits.push(self.keep(&exchange.requeue_token(self.epoch, credit_endpoint), key));

@@ -85,6 +85,8 @@ pub fn policy(rng: &mut Rng, choices: &PolicyChoices) -> Policy {
             Scorers { stock: 0.0, ..Scorers::default() },
             Scorers { queue: 0.0, kv_cache: 0.0, prefix: 0.0, ..Scorers::default() },
         ]),
+        // `world` changes it: the model of this test knows no roles.
+        min_uncached_tokens: None,
     }
 }
 

@@ -339,6 +339,7 @@ impl Model {
             Input::Settle { id, service } => self.settle(id, service),
             Input::Requeue(id) => self.requeue(id, effects),
             Input::Retry(_) | Input::Refused { .. } => unreachable!("the worlds have no failed requests"),
+            Input::Prefills { .. } => unreachable!("the worlds have no roles"),
             Input::Suspend(id) => self.suspend(id, true),
             Input::Continue(id) => self.suspend(id, false),
             Input::PastUsage(past) => self.add_past_usage(past),

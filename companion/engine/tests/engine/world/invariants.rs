@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use penstock_engine::effect::{Grant, Reject, Trace};
-use penstock_engine::input::{Amended, Band, EndpointState, Relisted, Service};
+use penstock_engine::input::{Amended, Band, EndpointState, Relisted, Role, Service};
 use penstock_engine::policy::{Gate, Over, StockUnit};
 use penstock_engine::snapshot::EndpointSnapshot;
 use penstock_engine::{Effect, EndpointId, Engine, Input, Instant, Outcome, Policy, Request, RequestId};
@@ -49,6 +49,8 @@ pub(crate) struct InvariantChecker {
     endpoints: BTreeMap<EndpointId, EndpointState>,
     /// Requests that filters may run there without asking.
     places: BTreeMap<EndpointId, u64>,
+    /// Endpoints with prompts of requests that run elsewhere, after the last step.
+    prefills: BTreeSet<EndpointId>,
     /// Endpoints with a failure since they were listed.
     failures: BTreeSet<EndpointId>,
     /// Endpoints that the engine reports as marked down.
@@ -73,6 +75,7 @@ impl InvariantChecker {
             entries: BTreeMap::new(),
             endpoints: BTreeMap::new(),
             places: BTreeMap::new(),
+            prefills: BTreeSet::new(),
             failures: BTreeSet::new(),
             down: BTreeSet::new(),
             granted: (0, Instant::ZERO),
@@ -101,8 +104,11 @@ impl InvariantChecker {
             }
             granted = None;
             match effect {
-                Effect::Grant(Grant { id, endpoints, outcome, extra, .. }) => {
+                Effect::Grant(Grant { id, endpoints, outcome, extra, prefill, .. }) => {
                     self.grant(*id, endpoints, (*outcome, *extra), engine);
+                    if let Some(prefill) = prefill {
+                        self.check_prefill(*id, endpoints[0], *prefill, engine);
+                    }
                     granted = Some(*id);
                 }
                 Effect::Reject(Reject { id, .. }) => {
@@ -201,7 +207,8 @@ impl InvariantChecker {
             }
             Input::GiveCredit { endpoint, requests } => {
                 let has_credit = self.places.contains_key(endpoint);
-                let is_used = self.running().any(|used| used == *endpoint);
+                let is_used =
+                    self.running().any(|used| used == *endpoint) || self.prefills.contains(endpoint);
                 if self.endpoints.contains_key(endpoint) || is_used || has_credit {
                     *self.places.entry(*endpoint).or_default() += requests;
                 }
@@ -216,6 +223,7 @@ impl InvariantChecker {
             | Input::ResetBudget(_)
             | Input::SharedUsage { .. }
             | Input::FirstToken(_)
+            | Input::Prefills { .. }
             | Input::PushedBack { .. }
             | Input::Restarted(_)
             | Input::Answered(_)
@@ -342,6 +350,20 @@ impl InvariantChecker {
         }
     }
 
+    /// A prompt goes to an endpoint for prompts that has room, for one that decodes, and only of a request that none has failed.
+    fn check_prefill(&self, id: RequestId, first: EndpointId, prefill: EndpointId, engine: &Engine) {
+        let role = |id: EndpointId| self.endpoints.get(&id).map(|state| state.role);
+        assert_eq!((role(first), role(prefill)), (Some(Role::Decode), Some(Role::Prefill)));
+        assert!(self.is_ready(prefill), "{prefill:?} isn't ready");
+        let eligible = self.entries.get(&id).and_then(|entry| entry.request.eligible.as_deref());
+        assert!(eligible.is_none_or(|eligible| eligible.contains(&prefill)), "{prefill:?} isn't eligible");
+        let least = self.policy.min_uncached_tokens.expect("the policy separates prefill");
+        let snapshot = engine.snapshot();
+        let there = snapshot.endpoints.iter().find(|endpoint| endpoint.id == prefill);
+        let there = there.expect("an endpoint for prompts is listed");
+        assert!(!self.counts_requests() || there.stock <= there.bound, "{there:?} of {least}");
+    }
+
     const fn counts_requests(&self) -> bool {
         match self.policy.gate {
             Gate::Bounded { unit: StockUnit::Tokens | StockUnit::Sequences, .. } | Gate::Auto { .. } => false,
@@ -442,6 +464,7 @@ impl InvariantChecker {
 
     fn compare(&mut self, engine: &Engine) {
         let snapshot = engine.snapshot();
+        self.prefills = self.entries.keys().filter_map(|id| engine.prefill_endpoint_of(*id)).collect();
         // A waiting request that is adopted runs without an effect.
         let waiting = || self.entries.values().filter(|entry| !entry.runs());
         assert_eq!(snapshot.waiting, waiting().count() as u64, "waiting");
@@ -466,8 +489,10 @@ impl InvariantChecker {
         assert_eq!(outcomes + snapshot.waiting, self.arrivals, "outcomes and waiting");
         for endpoint in &snapshot.endpoints {
             let count = self.running().filter(|&endpoint_id| endpoint_id == endpoint.id).count() as u64;
-            let same = endpoint.stock == count + endpoint.abandoned || !self.counts_requests();
-            assert!(same, "{count} run: {endpoint:?}");
+            let prefills = self.entries.keys().filter_map(|id| engine.prefill_endpoint_of(*id));
+            let prefills = prefills.filter(|&prefill| prefill == endpoint.id).count() as u64;
+            let same = endpoint.stock == count + prefills + endpoint.abandoned || !self.counts_requests();
+            assert!(same, "{count} run, and {prefills} prompts: {endpoint:?}");
             assert_eq!(endpoint.ready, self.is_ready(endpoint.id));
             let places = self.places.get(&endpoint.id).copied().unwrap_or(0);
             assert_eq!(endpoint.credit, places, "places at {:?}", endpoint.id);

@@ -61,7 +61,16 @@ impl SpentReports {
 /// Empties a report and the messages in it, whose texts keep their memory. `false` if it has no registration.
 fn clear(report: &mut Admitted) -> bool {
     let Admitted {
-        running: Some(Running { register: Some(register), pool, endpoint, age_us, started, first_token }),
+        running:
+            Some(Running {
+                register: Some(register),
+                pool,
+                endpoint,
+                age_us,
+                started,
+                first_token,
+                prefill_endpoint,
+            }),
         credit,
         completed,
     } = report
@@ -71,6 +80,7 @@ fn clear(report: &mut Admitted) -> bool {
     prost::Message::clear(register);
     pool.clear();
     endpoint.clear();
+    prefill_endpoint.clear();
     (*age_us, *started, *first_token, *credit) = (0, false, false, 0);
     if let Some(completed) = completed {
         prost::Message::clear(completed);

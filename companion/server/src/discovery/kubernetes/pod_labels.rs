@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use penstock_config::{EndpointDefaults, PodLabels, is_variant};
+use penstock_engine::input::Role;
 
 /// The values of a pod: those of its labels, else of its annotations, else `defaults`. Also a sentence about each value that is
 /// not allowed, or missing although the pool `needs_batched_tokens`.
@@ -33,6 +34,13 @@ pub(super) fn values(
             Ok(tokens) => values.max_batched_tokens = Some(tokens),
             Err(problem) => problems.push(problem),
         }
+    }
+    if let Some(label) = labels.role.as_deref() {
+        values.role = match find(pod, Some(label)).map(|(_, role)| role) {
+            Some("prefill") => Role::Prefill,
+            Some("decode") => Role::Decode,
+            Some(_) | None => Role::Whole,
+        };
     }
     if needs_batched_tokens && values.max_batched_tokens.is_none() {
         problems.push(
@@ -80,6 +88,7 @@ mod tests {
             variant: Some("accelerator".into()),
             max_batch: Some("vllm/max-num-seqs".into()),
             max_batched_tokens: Some("vllm/max-num-batched-tokens".into()),
+            role: Some("llm-d.ai/role".into()),
         }
     }
 
@@ -87,12 +96,16 @@ mod tests {
     fn labels_come_before_annotations_and_both_before_the_defaults() {
         let defaults = EndpointDefaults::default();
         let pod = pod(
-            &[("accelerator", "h100"), ("vllm/max-num-seqs", "64")],
+            &[("accelerator", "h100"), ("vllm/max-num-seqs", "64"), ("llm-d.ai/role", "prefill")],
             &[("vllm/max-num-seqs", "32"), ("vllm/max-num-batched-tokens", "16384")],
         );
         let (found, problems) = values(&pod, &names(), &defaults, true);
-        let expected =
-            EndpointDefaults { variant: "h100".into(), max_batch: 64, max_batched_tokens: Some(16_384) };
+        let expected = EndpointDefaults {
+            variant: "h100".into(),
+            max_batch: 64,
+            max_batched_tokens: Some(16_384),
+            role: Role::Prefill,
+        };
         assert_eq!((found, problems), (expected, Vec::new()));
         let (found, _) = values(&pod, &PodLabels::default(), &defaults, false);
         assert_eq!(found, defaults);

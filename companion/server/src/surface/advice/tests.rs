@@ -180,6 +180,7 @@ impl Scene {
                 endpoint: std::sync::Arc::default(),
                 was_queued: false,
                 extra: false,
+                prefill: None,
             }),
         );
         self.recent.record(time(seconds), &observation);

@@ -66,6 +66,7 @@ impl World {
                 endpoint: Arc::default(),
                 was_queued: true,
                 extra: false,
+                prefill: None,
             }),
         ));
     }

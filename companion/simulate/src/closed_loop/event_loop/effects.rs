@@ -2,18 +2,18 @@
 
 use penstock_autopilot::ExpectedUsage;
 use penstock_engine::effect::{Grant, Reject};
-use penstock_engine::input::Service;
+use penstock_engine::input::{EndpointId, Service};
 use penstock_engine::{Effect, Input, Instant, Outcome, RequestId};
 use penstock_model_server::{Job, JobId};
 
 use super::super::prefixes;
 use super::super::record::Refused;
-use super::ClosedLoop;
+use super::{ClosedLoop, Prefill};
 
 impl ClosedLoop<'_> {
     pub(super) fn apply_effect(&mut self, effect: Effect) {
         match effect {
-            Effect::Grant(Grant { id, endpoints, prompt, cached, output, extra, .. }) => {
+            Effect::Grant(Grant { id, endpoints, prompt, cached, output, extra, prefill, .. }) => {
                 let granted = ExpectedUsage {
                     endpoint: endpoints[0],
                     prompt: prompt.0,
@@ -23,7 +23,7 @@ impl ClosedLoop<'_> {
                     is_streamed: self.scenario.is_streamed,
                     is_extra: extra,
                 };
-                self.grant(id, granted);
+                self.grant(id, granted, prefill);
             }
             Effect::Reject(Reject { id, outcome, .. }) => {
                 self.waiting -= 1;
@@ -47,29 +47,69 @@ impl ClosedLoop<'_> {
     }
 
     /// Sends a request to its server.
-    fn grant(&mut self, id: RequestId, granted: ExpectedUsage) {
+    fn grant(&mut self, id: RequestId, granted: ExpectedUsage, prefill: Option<EndpointId>) {
         self.waiting -= 1;
         let server = granted.endpoint.0 as usize;
-        self.autopilot.granted(self.now, id, granted);
+        let prefill = prefill.map(|endpoint| Prefill { server: endpoint.0 as usize, then: server });
+        match prefill {
+            None => self.autopilot.granted(self.now, id, granted),
+            // As in a companion: for the server that answers, the prompt was computed before.
+            Some(_) => self.autopilot.adopted(self.now, id, granted),
+        }
         let pending = self.pending.get_mut(&id.0).expect("invariant: a granted request is pending");
         pending.granted = self.now;
         if core::mem::take(&mut pending.is_limited) {
             self.autopilot.arrived(self.now);
         }
         self.in_flight[server] += 1;
+        if let Some(prefill) = prefill {
+            pending.prefill = Some(prefill);
+            self.in_flight[prefill.server] += 1;
+            self.record.prefilled_elsewhere += 1;
+        }
+        let first = prefill.map_or(server, |prefill| prefill.server);
         let shared = self.scenario.shared_prefix.filter(|shared| shared.is_cached);
-        if let Some(shared) = shared.filter(|_| self.has_cached[server]) {
+        if let Some(shared) = shared.filter(|_| self.has_cached[first]) {
             pending.cached = prefixes::cached_tokens(&shared, pending.drawn.input);
         }
         let job = Job {
             id: JobId(id.0),
             input: pending.drawn.input,
             cached: pending.cached,
-            output: pending.drawn.output,
+            // A prompt alone ends when it is computed.
+            output: if prefill.is_some() { 0 } else { pending.drawn.output },
         };
+        self.note_peaks();
+        self.submit(first, server, job);
+    }
+
+    /// The servers of a request whose prompt has just been computed at a server of its own.
+    pub(super) fn prefilled(&self, server: usize, id: u64) -> Option<Prefill> {
+        let prefill = self.pending.get(&id)?.prefill?;
+        (prefill.server == server).then_some(prefill)
+    }
+
+    /// The server that answers gets a computed prompt. The transfer takes no time.
+    pub(super) fn decode(&mut self, server: usize, id: u64) {
+        let Some(pending) = self.pending.get(&id) else { return };
+        let drawn = &pending.drawn;
+        let job = Job { id: JobId(id), input: drawn.input, cached: drawn.input, output: drawn.output };
+        self.submit(server, server, job);
+    }
+
+    /// Sends a job to a server. `answers`: the server that answers the request, where it counts until its end.
+    fn submit(&mut self, server: usize, answers: usize, job: Job) {
         match self.servers[server].submit(self.now, job) {
             Ok(()) => self.server_timers.set(server, self.servers[server].poll_timeout()),
-            Err(_) => self.refused_by(server, id),
+            Err(_) => self.refused_by(answers, RequestId(job.id.0)),
+        }
+    }
+
+    /// Records the most requests that each server has had.
+    fn note_peaks(&mut self) {
+        self.record.peaks.resize(self.in_flight.len(), 0);
+        for (peak, &now) in self.record.peaks.iter_mut().zip(&self.in_flight) {
+            *peak = now.max(*peak);
         }
     }
 
@@ -89,6 +129,9 @@ impl ClosedLoop<'_> {
     /// The server doesn't take a request: its cache or its own queue is too small.
     fn refused_by(&mut self, server: usize, id: RequestId) {
         self.in_flight[server] -= 1;
+        if let Some(prefill) = self.pending.get_mut(&id.0).and_then(|pending| pending.prefill.take()) {
+            self.in_flight[prefill.server] -= 1;
+        }
         self.autopilot.dropped(self.now, id);
         self.refused(id, None);
         let service = Service::Nothing;

@@ -81,6 +81,7 @@ pub(crate) fn running(sequence: u64, age_us: u64) -> Admitted {
             age_us,
             started: false,
             first_token: false,
+            prefill_endpoint: String::new(),
         }),
         credit: 1,
         completed: None,

@@ -72,6 +72,7 @@ fn hello_lists_waiting_and_running_requests() {
             age_us: 57_000,
             started: true,
             first_token: false,
+            prefill_endpoint: String::new(),
         }],
         ..hello(2)
     };

@@ -105,6 +105,7 @@ impl EngineEffects {
                 cached: *cached,
                 output: *output,
                 extra,
+                prefill: None,
             }))
         );
         first

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_config::Config;
-use penstock_engine::input::Band;
+use penstock_engine::input::{Band, Role};
 use penstock_engine::units::Decimal;
 use penstock_model::Targets;
 use penstock_model_server::Hardware;
@@ -112,6 +112,7 @@ impl Cell {
             },
             weight: Decimal::whole(1),
             request_noise: 0.0,
+            role: Role::Whole,
         };
         let servers = vec![server; SERVERS];
         let rate = |mix: &_| capacity(&servers, mix, &GOAL);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use penstock_engine::input::Role;
 use penstock_engine::units::Decimal;
 use penstock_model::{Parameters, Targets, sizing};
 use penstock_model_server::Hardware;
@@ -15,6 +16,7 @@ pub(crate) fn servers(count: usize) -> Vec<ServerSpec> {
         hardware: Hardware::default(),
         weight: Decimal::whole(1),
         request_noise: 0.05,
+        role: Role::Whole,
     };
     vec![server; count]
 }

@@ -1,5 +1,6 @@
 //! Hardware, traffic, and the true sizes that follow from both.
 
+use penstock_engine::input::Role;
 use penstock_engine::units::Decimal;
 use penstock_model::{Parameters, Sizing, Traffic, sizing, slo};
 use penstock_model_server::Hardware;
@@ -26,7 +27,7 @@ pub(crate) fn parameters(hardware: &Hardware) -> Parameters {
 }
 
 pub(crate) fn server(hardware: Hardware, request_noise: f64) -> ServerSpec {
-    ServerSpec { variant: "default".into(), hardware, weight: Decimal::whole(1), request_noise }
+    ServerSpec { variant: "default".into(), hardware, weight: Decimal::whole(1), request_noise, role: Role::Whole }
 }
 
 /// n* and lambda* of a server with these parameters, at the targets inferred from them.

@@ -1,5 +1,6 @@
 //! The simulated servers and the targets.
 
+use penstock_engine::input::Role;
 use penstock_engine::units::Decimal;
 use penstock_model::Targets;
 use penstock_model_server::Hardware;
@@ -39,6 +40,7 @@ impl Fleet {
                 },
                 weight: Decimal::whole(1),
                 request_noise: 0.05,
+                role: Role::Whole,
             }
         };
         let (fast, slow) = (server("fast", 1.0), server("slow", 2.0));
