@@ -16,6 +16,8 @@ use super::pool_objects::Kind;
 pub(super) static KIND: Kind<Rules> =
     Kind { name: "InferenceModelRewrite", plural: "inferencemodelrewrites", key: "rewrites", read };
 
+/// The most rules of an object, and the most models that they name.
+const RULES_MAX: usize = 1_024;
 /// The most targets of a rule.
 const TARGETS_MAX: usize = 64;
 /// The glob of a rule without matches.
@@ -102,7 +104,7 @@ fn read(object: &DynamicObject, pool: &str, before: Option<&Rules>) -> Option<Ru
         for problem in &found.problems {
             tracing::warn!(
                 inference_pool = pool,
-                "InferenceModelRewrite {}: {problem}. The rule is not applied.",
+                "InferenceModelRewrite {}: {problem}; not applied",
                 object.name_any()
             );
         }
@@ -118,6 +120,11 @@ fn rules(data: &Value, pool: &str, created: Option<Time>) -> Option<Rules> {
     }
     let mut found = Rules { created, rules: Vec::new(), problems: Vec::new() };
     for (index, rule) in spec.rules.iter().enumerate() {
+        if index.max(found.rules.len()) >= RULES_MAX {
+            let most = format!("an object has at most {RULES_MAX} rules and models");
+            found.problems.push(format!("rules[{index}] and those after it: {most}"));
+            break;
+        }
         match rewrites(rule) {
             Ok(rewrites) => found.rules.extend(rewrites),
             Err(why) => found.problems.push(format!("rules[{index}]: {why}")),
@@ -129,6 +136,9 @@ fn rules(data: &Value, pool: &str, created: Option<Time>) -> Option<Rules> {
 /// A rule, once for each model that it matches.
 fn rewrites(rule: &Value) -> Result<Vec<Rewrite>, String> {
     let Rule { matches, targets } = Rule::deserialize(rule).map_err(|why| why.to_string())?;
+    if matches.len() > RULES_MAX {
+        return Err(format!("a rule has at most {RULES_MAX} matches, not {}", matches.len()));
+    }
     let models = if matches.is_empty() {
         vec![EVERY_MODEL.to_owned()]
     } else {
@@ -249,6 +259,18 @@ mod tests {
             let [only] = &found.problems[..] else { panic!("{:?}", found.problems) };
             assert!(only.starts_with("rules[0]: ") && only.contains(problem), "{only}");
         }
+    }
+
+    #[test]
+    fn an_object_has_as_many_rules_and_models_as_fit() {
+        let many: Vec<_> = (0..=RULES_MAX).map(|index| format!("m{index}")).collect();
+        let each: Vec<_> = many.iter().map(|model| rule(&[model.as_str()], "b")).collect();
+        let found = object(0, &each.into());
+        assert_eq!((found.rules.len(), found.problems.len()), (RULES_MAX, 1));
+        let all: Vec<_> = many.iter().map(String::as_str).collect();
+        let found = object(0, &json!([rule(&all, "b"), rule(&all[1..], "b"), rule(&[], "b")]));
+        assert_eq!((found.rules.len(), found.problems.len()), (RULES_MAX, 2));
+        assert!(found.problems[1].starts_with("rules[2]"), "{:?}", found.problems);
     }
 
     #[test]
