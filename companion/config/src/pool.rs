@@ -36,7 +36,8 @@ pub struct Pool {
     pub objectives: BTreeMap<String, Band>,
     /// The values of endpoints that `discovery` finds without their own.
     pub endpoint_defaults: EndpointDefaults,
-    /// The rules that replace the model of a request before it reaches an endpoint.
+    /// The rules that replace the model of a request before it reaches an endpoint: those of the document, then those that `discovery`
+    /// has found. The first that matches counts.
     pub rewrite: Vec<Rewrite>,
     /// The way to the model servers.
     pub upstream: Upstream,
@@ -146,7 +147,7 @@ pub struct Endpoint {
 }
 
 /// All that a discovery has found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Discovered {
     /// Servers that requests can go to.
     pub endpoints: Vec<Endpoint>,
@@ -156,6 +157,8 @@ pub struct Discovered {
     pub http2: bool,
     /// Bands by the name of an objective.
     pub objectives: BTreeMap<String, Band>,
+    /// Rules that replace the model of a request, in the order in which they count.
+    pub rewrites: Vec<Rewrite>,
 }
 
 /// The values of endpoints that don't have their own.
@@ -203,8 +206,10 @@ impl Pool {
         sets.flat_map(|set| &set.classes).any(has_only_fraction)
     }
 
-    /// Adds discovered endpoints after the configured ones, which keep their settings, and sets the servers that aren't ready.
+    /// Adds discovered endpoints and rewrites after the configured ones, which keep their settings and come first, and sets the servers
+    /// that aren't ready. The pool is as the document has it.
     pub fn add_discovered(&mut self, discovered: &Discovered) {
+        self.rewrite.extend_from_slice(&discovered.rewrites);
         self.pending.clone_from(&discovered.pending);
         self.objectives.clone_from(&discovered.objectives);
         self.upstream.http2 |= discovered.http2;
@@ -256,6 +261,8 @@ pub enum Discovery {
         selector: PodSelector,
         /// The InferenceObjectives of the InferencePool give the priority of requests that name one.
         objectives: bool,
+        /// The InferenceModelRewrites of the InferencePool replace the models of requests.
+        rewrites: bool,
     },
 }
 
@@ -326,4 +333,22 @@ pub struct Scrape {
     pub token_file: Option<PathBuf>,
     /// TLS to the page; `None`: as the pool's requests on the endpoint's port, plain text on another one.
     pub tls: Option<UpstreamTls>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    #[test]
+    fn rewrites_of_the_document_come_before_those_that_are_discovered() {
+        let text = "pools: [{name: a, endpoints: {file: f}, rewrite: [{model: chat, targets: [{name: written}]}]}]";
+        let mut config = Config::parse(text, "f.yaml").expect("valid");
+        let found = |model: &str| Rewrite { model: model.into(), targets: vec![("found".into(), 1.0)] };
+        let discovered = Discovered { rewrites: vec![found("chat"), found("code")], ..Discovered::default() };
+        config.pools[0].add_discovered(&discovered);
+        let rules = config.pools[0].rewrite.iter();
+        let rules: Vec<_> = rules.map(|rule| (&*rule.model, &*rule.targets[0].0)).collect();
+        assert_eq!(rules, [("chat", "written"), ("chat", "found"), ("code", "found")]);
+    }
 }

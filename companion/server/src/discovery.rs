@@ -39,6 +39,8 @@ const FOUND: usize = 64;
 const DEBOUNCE: Duration = Duration::from_millis(50);
 /// The most objectives of a pool; further ones, in the order of their names, are ignored.
 const OBJECTIVES_MAX: usize = 1_024;
+/// The most rewrite rules of a pool that are discovered; further ones, in the order in which they count, are ignored.
+const REWRITES_MAX: usize = 1_024;
 /// The name of the tasks.
 const NAME: &str = "discovery";
 
@@ -96,6 +98,8 @@ impl Finders {
         for (pool, settings) in wanted {
             if !self.tasks.contains_key(pool) {
                 let pool: Arc<str> = pool.into();
+                // The task before may have left something.
+                self.states.set_unread(&pool, Vec::new());
                 let report =
                     Report::new(pool.clone(), settings.clone(), self.found.clone(), self.states.clone());
                 self.tasks.insert(pool, (settings, AbortOnDrop(spawn_one(report))));
@@ -236,7 +240,7 @@ impl Report {
     /// servers beyond the limit of a pool, are dropped.
     async fn send(&mut self, mut discovered: Discovered) {
         self.works();
-        let Discovered { endpoints, pending, http2: _, objectives } = &mut discovered;
+        let Discovered { endpoints, pending, http2: _, objectives, rewrites } = &mut discovered;
         let mut seen = BTreeSet::new();
         endpoints.retain(|endpoint| seen.insert(endpoint.address));
         let found = endpoints.len();
@@ -246,24 +250,18 @@ impl Report {
         while objectives.len() > OBJECTIVES_MAX {
             objectives.pop_last();
         }
+        let rewrites_found = rewrites.len();
+        rewrites.truncate(REWRITES_MAX);
         if self.last.as_ref() == Some(&discovered) {
             return;
         }
-        let has_other_objectives =
-            self.last.as_ref().map(|last| &last.objectives) != Some(&discovered.objectives);
-        if has_other_objectives && objectives_found > 0 {
-            tracing::info!(
-                pool = &*self.pool,
-                objectives = discovered.objectives.len(),
-                "objectives discovered"
-            );
+        let none = Discovered::default();
+        let last = self.last.as_ref().unwrap_or(&none);
+        if last.objectives != discovered.objectives {
+            self.log_rules("objectives", objectives_found, OBJECTIVES_MAX);
         }
-        if objectives_found > OBJECTIVES_MAX {
-            tracing::warn!(
-                pool = &*self.pool,
-                found = objectives_found,
-                "more objectives discovered than a pool can have; only the first {OBJECTIVES_MAX} are used"
-            );
+        if last.rewrites != discovered.rewrites {
+            self.log_rules("rewrite rules", rewrites_found, REWRITES_MAX);
         }
         let known = self.last.iter().flat_map(|last| &last.endpoints);
         let before: BTreeSet<SocketAddr> = known.map(|endpoint| endpoint.address).collect();
@@ -287,6 +285,24 @@ impl Report {
         let found = Found { pool: self.pool.clone(), discovery: self.settings.discovery.clone(), discovered };
         // Sending fails when the companion shuts down.
         let _ = self.found.send(found).await;
+    }
+
+    /// Logs how many objectives or rewrite rules are used from now on.
+    fn log_rules(&self, noun: &str, found: usize, most: usize) {
+        tracing::info!(pool = &*self.pool, used = found.min(most), "{noun} discovered");
+        if found > most {
+            tracing::warn!(
+                pool = &*self.pool,
+                found,
+                "more {noun} discovered than a pool can have; only the first {most} are used"
+            );
+        }
+    }
+
+    /// What else of the pool can't be read, although discovery works.
+    #[cfg(feature = "kubernetes")]
+    fn set_unread(&self, unread: Vec<String>) {
+        self.states.set_unread(&self.pool, unread);
     }
 
     /// The last list isn't empty.

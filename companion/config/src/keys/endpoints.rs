@@ -183,6 +183,9 @@ pub(crate) struct Kubernetes {
     /// `sheddable`. `identity.objectives` comes first.
     #[serde(default)]
     pub(crate) objectives: bool,
+    /// The InferenceModelRewrites that name the InferencePool replace the models of requests. `pools[].rewrite` comes first.
+    #[serde(default)]
+    pub(crate) rewrites: bool,
 }
 
 /// Values by the name of a label.
@@ -568,14 +571,21 @@ fn kubernetes(mut raw: Kubernetes, has_roles: bool, path: &str) -> Result<Discov
         match_labels: label_values(raw.match_labels, &format!("{path}.match_labels"))?,
         exclude_labels: label_values(raw.exclude_labels, &format!("{path}.exclude_labels"))?,
     };
-    let objectives = raw.objectives;
+    let (objectives, rewrites) = (raw.objectives, raw.rewrites);
     if objectives && matches!(object, KubernetesObject::Service { .. }) {
         return Err(Violation::new(
             format!("{path}.objectives"),
             "an InferenceObjective names an InferencePool; use inference_pool, or identity.objectives",
         ));
     }
-    Ok(Discovery::Kubernetes { object, namespace: raw.namespace, labels: raw.labels, selector, objectives })
+    if rewrites && matches!(object, KubernetesObject::Service { .. }) {
+        return Err(Violation::new(
+            format!("{path}.rewrites"),
+            "an InferenceModelRewrite names an InferencePool; use inference_pool, or the pool's rewrite",
+        ));
+    }
+    let (namespace, labels) = (raw.namespace, raw.labels);
+    Ok(Discovery::Kubernetes { object, namespace, labels, selector, objectives, rewrites })
 }
 
 /// Checks labels of pods with their values.

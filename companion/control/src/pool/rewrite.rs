@@ -4,6 +4,7 @@
 //! are numbered. Multiples of the golden ratio spread these numbers so evenly that in every run of requests each target gets
 //! its share to within one or two requests.
 
+use hashbrown::HashMap;
 use penstock_engine::policy::Rewrite;
 use wildmatch::WildMatch;
 
@@ -12,28 +13,34 @@ use crate::ids::{Epoch, RequestKey};
 /// 2^64 divided by the golden ratio.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A pool's rewrite rules, in order. The first that matches applies.
+/// A pool's rewrite rules. The first that matches applies.
 #[derive(Debug)]
-pub(crate) struct Rewriter(Vec<Rule>);
-
-#[derive(Debug)]
-struct Rule {
-    model: WildMatch,
-    /// Each with the sum of the weights up to and including it.
-    targets: Vec<(Box<str>, f64)>,
+pub(crate) struct Rewriter {
+    /// By the position of a rule: its targets, each with the sum of the weights up to and including it.
+    targets: Vec<Vec<(Box<str>, f64)>>,
+    /// The position of the first rule for a model. Discovery may find too many of them to try one after the other for each request.
+    exact: HashMap<Box<str>, usize>,
+    /// The other rules, in order, with their positions.
+    globs: Vec<(WildMatch, usize)>,
 }
 
 impl Rewriter {
     pub(crate) fn new(rewrites: &[Rewrite]) -> Self {
-        let rule = |rewrite: &Rewrite| {
+        let mut rewriter = Self { targets: Vec::new(), exact: HashMap::new(), globs: Vec::new() };
+        for (position, Rewrite { model, targets }) in rewrites.iter().enumerate() {
             let mut sum = 0.0;
-            let targets = rewrite.targets.iter().map(|(name, weight)| {
+            let sums = targets.iter().map(|(name, weight)| {
                 sum += weight;
                 (name.as_str().into(), sum)
             });
-            Rule { model: WildMatch::new(&rewrite.model), targets: targets.collect() }
-        };
-        Self(rewrites.iter().map(rule).collect())
+            rewriter.targets.push(sums.collect());
+            if model.contains(['*', '?']) {
+                rewriter.globs.push((WildMatch::new(model), position));
+            } else {
+                rewriter.exact.entry(model.as_str().into()).or_insert(position);
+            }
+        }
+        rewriter
     }
 
     /// The target model of a request; `None` if no rule matches the model, or the request names none, which can't be replaced.
@@ -41,7 +48,9 @@ impl Rewriter {
         if model.is_empty() {
             return None;
         }
-        let targets = &self.0.iter().find(|rule| rule.model.matches(model))?.targets;
+        let glob = self.globs.iter().find(|(glob, _)| glob.matches(model)).map(|(_, position)| *position);
+        let position = glob.into_iter().chain(self.exact.get(model).copied()).min()?;
+        let targets = self.targets.get(position)?;
         let (last, sum) = targets.last()?;
         let point = point(key) * sum;
         let first = targets.iter().find(|(_, up_to)| point < *up_to);
@@ -81,6 +90,18 @@ mod tests {
         assert_eq!(rewriter.target("chat-old", key(1, 1)), Some("a"));
         assert_eq!(rewriter.target("code-old", key(1, 1)), Some("new"));
         assert_eq!(rewriter.target("code", key(1, 1)), None);
+    }
+
+    #[test]
+    fn a_rule_for_one_model_takes_its_turn_among_the_globs() {
+        let rules = [("chat", "a"), ("ch*", "b"), ("chart", "c"), ("*", "d"), ("chat", "e")];
+        let rules = rules
+            .map(|(model, target)| Rewrite { model: model.into(), targets: vec![(target.into(), 1.0)] });
+        let rewriter = Rewriter::new(&rules);
+        for (model, expected) in [("chat", "a"), ("chart", "b"), ("code", "d")] {
+            assert_eq!(rewriter.target(model, key(1, 1)), Some(expected), "{model}");
+        }
+        assert_eq!(rewriter.target("", key(1, 1)), None);
     }
 
     #[test]

@@ -5,13 +5,16 @@
 //! Two things are watched: the pool, for its selector and its ports, and the pods that match the selector. When the API
 //! server fails, the last endpoints stay, and everything is listed again: a watch that merely goes on wouldn't show that the
 //! failure is over. A pool that doesn't exist is watched as well. docs/kubernetes.md lists the needed permissions: the pool, the
-//! pods and, where they are asked for, the objectives of one namespace.
+//! pods and, where they are asked for, the objectives and the model rewrites of one namespace.
 
 mod listing;
 mod objectives;
 mod pod_labels;
 mod pod_selector;
 mod pool;
+mod pool_objects;
+mod pool_rules;
+mod rewrites;
 mod service;
 
 use std::collections::BTreeMap;
@@ -29,8 +32,8 @@ use penstock_config::{
 use penstock_errors::root_cause;
 
 use self::listing::Listing;
-use self::objectives::Objectives;
 use self::pool::Selection;
+use self::pool_rules::PoolRules;
 use super::{Report, Settings};
 use crate::base::clock::sleep_until;
 
@@ -48,7 +51,7 @@ const POD: &str = "pod";
 
 /// Discovers the endpoints of the report's object. The credentials are the pod's service account, or those of `KUBECONFIG`.
 pub(super) async fn run(mut report: Report) {
-    let Discovery::Kubernetes { object, namespace, labels, selector, objectives } =
+    let Discovery::Kubernetes { object, namespace, labels, selector, objectives, rewrites } =
         report.settings.discovery.clone()
     else {
         return;
@@ -70,6 +73,7 @@ pub(super) async fn run(mut report: Report) {
                 labels: &labels,
                 selector: &selector,
                 objectives,
+                rewrites,
             };
             follow(&mut report, &client, target, &mut pauses).await;
         }
@@ -104,6 +108,8 @@ struct Target<'a> {
     selector: &'a PodSelector,
     /// Its InferenceObjectives are followed as well.
     objectives: bool,
+    /// Its InferenceModelRewrites are followed as well.
+    rewrites: bool,
 }
 
 /// The pauses between attempts.
@@ -131,12 +137,12 @@ impl Pauses {
 /// Never returns; waits for one of `pauses` after each attempt.
 async fn follow(report: &mut Report, client: &Client, target: Target<'_>, pauses: &mut Pauses) {
     let Target { namespace, name, .. } = target;
-    let mut objectives = target.objectives.then(|| Objectives::watch(client, namespace, name));
+    let mut rules = PoolRules::watch(client, &target);
     loop {
         match find_version(client, namespace, name).await {
             Ok(Some(version)) => {
                 let pools = Api::namespaced_with(client.clone(), namespace, &version);
-                if let Err(why) = watch(report, client, &pools, target, &mut objectives, pauses).await {
+                if let Err(why) = watch(report, client, &pools, target, &mut rules, pauses).await {
                     report.failed(&why);
                 }
             }
@@ -208,7 +214,7 @@ async fn watch(
     client: &Client,
     pools: &Api<DynamicObject>,
     target: Target<'_>,
-    objectives: &mut Option<Objectives>,
+    rules: &mut PoolRules,
     pauses: &mut Pauses,
 ) -> Result<(), String> {
     let Target { namespace, name, .. } = target;
@@ -257,14 +263,15 @@ async fn watch(
                 Ok(Some(event)) => {
                     pods_found.handle(event);
                     pauses.reset();
-                    send(report, wanted.as_ref(), &pods_found, objectives.as_ref()).await;
+                    send(report, wanted.as_ref(), &pods_found, rules).await;
                 }
                 Err(why) if is_expired(&why) => {}
                 Err(why) => return Err(format!("pods of InferencePool {namespace}/{name}: {}", root_cause(&why))),
                 Ok(None) => return Err(format!("pods of InferencePool {namespace}/{name}: the watch has ended")),
             },
-            () = objectives::changed(objectives) => {
-                send(report, wanted.as_ref(), &pods_found, objectives.as_ref()).await;
+            () = rules.changed() => {
+                report.set_unread(rules.failures());
+                send(report, wanted.as_ref(), &pods_found, rules).await;
             }
             () = sleep_until(recheck) => return Ok(()),
         }
@@ -272,18 +279,16 @@ async fn watch(
 }
 
 /// Sends what was found, if all of it is known.
-async fn send(report: &mut Report, wanted: Option<&Selection>, pods: &Pods, objectives: Option<&Objectives>) {
+async fn send(report: &mut Report, wanted: Option<&Selection>, pods: &Pods, rules: &PoolRules) {
     let Some(wanted) = wanted.filter(|_| pods.found.is_complete()) else {
         return;
     };
-    let objectives = match objectives.map(Objectives::bands) {
-        // The first list of them is on its way.
-        Some(None) => return,
-        Some(Some(bands)) => bands,
-        None => BTreeMap::new(),
+    let Some((objectives, rewrites)) = rules.known() else {
+        // Their first list is on its way.
+        return;
     };
     let discovered = pods.discovered(&wanted.ports);
-    report.send(Discovered { http2: wanted.http2, objectives, ..discovered }).await;
+    report.send(Discovered { http2: wanted.http2, objectives, rewrites, ..discovered }).await;
 }
 
 fn is_expired(why: &watcher::Error) -> bool {

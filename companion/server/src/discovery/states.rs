@@ -32,6 +32,8 @@ pub(crate) struct State {
     pub(crate) since: SystemTime,
     /// Why it doesn't work, or why it has found no endpoint; otherwise empty.
     pub(crate) reason: String,
+    /// What else of the pool can't be read, such as its objectives, and why. The endpoints don't wait for it.
+    pub(crate) unread: Vec<String>,
     /// The discovery has found a list, even an empty one, and that was applied.
     has_answered: bool,
 }
@@ -62,6 +64,7 @@ impl States {
                     is_up: false,
                     since: SystemTime::now(),
                     reason: "it has had no answer yet".into(),
+                    unread: Vec::new(),
                     has_answered: false,
                 };
                 inner.pools.insert(pool.name.as_str().into(), state);
@@ -87,6 +90,13 @@ impl States {
     pub(super) fn finds_nothing(&self, pool: &str, reason: &str) {
         if let Some(state) = self.inner().pools.get_mut(pool).filter(|state| state.is_up) {
             reason.clone_into(&mut state.reason);
+        }
+    }
+
+    /// What else of a pool can't be read, and why.
+    pub(super) fn set_unread(&self, pool: &str, unread: Vec<String>) {
+        if let Some(state) = self.inner().pools.get_mut(pool) {
+            state.unread = unread;
         }
     }
 
@@ -134,6 +144,15 @@ impl States {
     #[must_use]
     pub(crate) fn complete(&self) -> watch::Receiver<bool> {
         self.complete.subscribe()
+    }
+
+    /// The state of a pool whose discovery works, but for this.
+    #[cfg(test)]
+    pub(crate) fn with_unread(pool: &str, unread: &str) -> Self {
+        let states = super::states(pool);
+        states.works(pool);
+        states.set_unread(pool, vec![unread.to_owned()]);
+        states
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {

@@ -132,6 +132,7 @@ fn pool_advice(facts: &Facts<'_>, pool: &PoolStatus) -> Vec<String> {
     };
     let mut advice = Vec::new();
     advice.extend(undiscovered(facts, &pool.name));
+    advice.extend(unread_objects(facts, &pool.name));
     let recent = facts.recent.pool(&pool.name);
     let found_nothing = found_nothing(facts, &pool.name);
     let facts = PoolFacts {
@@ -170,6 +171,13 @@ fn undiscovered(facts: &Facts<'_>, pool: &str) -> Option<String> {
             state.reason
         )
     })
+}
+
+/// Advice on objects of the pool that can't be read, such as its objectives, although its endpoints are discovered.
+fn unread_objects(facts: &Facts<'_>, pool: &str) -> Vec<String> {
+    let state = facts.discoveries.and_then(|discoveries| discoveries.get(pool));
+    let unread = state.filter(|state| state.is_up).map(|state| state.unread);
+    unread.unwrap_or_default().into_iter().map(|why| format!("{why}.")).collect()
 }
 
 /// Why a discovery that works has found no endpoint.

@@ -215,6 +215,7 @@ fn discovery(state: DiscoveryState) -> Value {
         "up": state.is_up,
         "since": humantime::format_rfc3339_seconds(state.since).to_string(),
         "reason": (!state.reason.is_empty()).then_some(state.reason),
+        "unread": state.unread,
     })
 }
 

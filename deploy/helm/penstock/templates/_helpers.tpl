@@ -197,6 +197,7 @@ admin: {{ include "penstock.port" (default ":9901" $listen.envoy_admin) }}
 {{- $kinds := get $found $namespace | default dict -}}
 {{- if .inference_pool -}}{{- $_ := set $kinds "inferencePool" true -}}{{- end -}}
 {{- if .objectives -}}{{- $_ := set $kinds "objectives" true -}}{{- end -}}
+{{- if .rewrites -}}{{- $_ := set $kinds "rewrites" true -}}{{- end -}}
 {{- if .service -}}{{- $_ := set $kinds "service" true -}}{{- end -}}
 {{- $_ := set $found $namespace $kinds -}}
 {{- end -}}

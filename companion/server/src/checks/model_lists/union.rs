@@ -190,13 +190,14 @@ impl Union {
                 }
             }
             // Names that only the configuration has: for a server that answers to any name, or for a target.
+            let rules: Vec<_> = pool.rewrite.iter().map(|rule| (WildMatch::new(&rule.model), rule)).collect();
             let rewritten = pool.rewrite.iter().map(|rule| rule.model.as_str());
             for id in pool.models.iter().map(String::as_str).chain(rewritten) {
                 if id.contains(['*', '?']) || !is_reached(id) {
                     continue;
                 }
-                let rule = pool.rewrite.iter().find(|rule| WildMatch::new(&rule.model).matches(id));
-                let target = rule.and_then(|rule| rule.targets.first()).map(|(name, _)| name.as_str());
+                let rule = rules.iter().find(|(glob, _)| glob.matches(id));
+                let target = rule.and_then(|(_, rule)| rule.targets.first()).map(|(name, _)| name.as_str());
                 let original = target
                     .and_then(|target| listed().find(|fields| fields.get("id") == Some(&target.into())));
                 let mut fields = original.cloned().unwrap_or_default();

@@ -1,5 +1,7 @@
 //! Kubernetes discovery against a small API server: lists, watches, and an outage.
 
+mod rules;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +12,6 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use penstock_config::{Discovery, Endpoint};
-use penstock_engine::input::Band;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
@@ -20,6 +21,8 @@ use crate::discovery::{States, settings, states};
 
 const NEW: &str = "/apis/inference.networking.k8s.io/v1";
 const OLD: &str = "/apis/inference.networking.x-k8s.io/v1alpha2";
+/// The API of the objects that name a pool.
+const BESIDE: &str = "/apis/llm-d.ai/v1alpha2";
 const SOON: Duration = Duration::from_millis(20);
 
 /// Objects by the path of their kind and their name, and all events so far.
@@ -30,6 +33,8 @@ struct Store {
     down: bool,
     /// The older version of the API is refused.
     forbids_old: bool,
+    /// Lists of this kind are refused.
+    forbidden: Option<&'static str>,
 }
 
 /// An API server with its objects and the number of the last event.
@@ -47,7 +52,8 @@ impl Server {
             .route(&format!("{pools}/namespaces/{{ns}}/inferencepools"), get(many))
             .route(&format!("{pools}/namespaces/{{ns}}/inferencepools/{{name}}"), get(one))
             .route("/api/v1/namespaces/{ns}/pods", get(many))
-            .route("/apis/llm-d.ai/v1alpha2/namespaces/{ns}/inferenceobjectives", get(many))
+            .route(BESIDE, get(kinds_beside))
+            .route(&format!("{BESIDE}/namespaces/{{ns}}/{{kind}}"), get(many))
             .route(
                 pools,
                 get(async || {
@@ -121,6 +127,13 @@ async fn unserved(State(server): State<Server>, uri: axum::http::Uri) -> StatusC
     }
 }
 
+async fn kinds_beside() -> axum::Json<Value> {
+    let kinds = ["inferenceobjectives", "inferencemodelrewrites"].map(|name| {
+        json!({"name": name, "singularName": "", "namespaced": true, "kind": "Any", "verbs": ["list", "watch"]})
+    });
+    axum::Json(json!({"kind": "APIResourceList", "groupVersion": "llm-d.ai/v1alpha2", "resources": kinds}))
+}
+
 async fn one(State(server): State<Server>, Path((_, name)): Path<(String, String)>) -> Response {
     let store = server.store.lock().expect("no panic");
     match store.objects.get(&("inferencepools".to_owned(), name)) {
@@ -143,6 +156,9 @@ async fn many(
     let wants = |key: &str| uri.query().is_some_and(|text| text.split('&').any(|text| text.starts_with(key)));
     if server.store.lock().expect("no panic").down {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    }
+    if server.store.lock().expect("no panic").forbidden == Some(kind.as_str()) {
+        return StatusCode::FORBIDDEN.into_response();
     }
     if !wants("watch=true") {
         let store = server.store.lock().expect("no panic");
@@ -191,11 +207,15 @@ fn start(client: Client) -> mpsc::Receiver<Found> {
     start_with(client, PodLabels::default(), states("chat"))
 }
 
+/// Pool `ml/llama`, with all that may be asked for.
+fn target<'a>(labels: &'a PodLabels, selector: &'a PodSelector) -> Target<'a> {
+    Target { namespace: "ml", name: "llama", labels, selector, objectives: true, rewrites: true }
+}
+
 /// No pods of pool `ml/llama` yet.
 fn pods() -> Pods {
     let (labels, selector) = (PodLabels::default(), PodSelector::default());
-    let target =
-        Target { namespace: "ml", name: "llama", labels: &labels, selector: &selector, objectives: false };
+    let target = target(&labels, &selector);
     Pods::new(&settings(Discovery::File("f".into())), target, BTreeMap::new())
 }
 
@@ -233,12 +253,11 @@ fn start_selecting(
         labels: labels.clone(),
         selector: selector.clone(),
         objectives: true,
+        rewrites: true,
     };
     let mut report = Report::new("chat".into(), settings(discovery), sender, states);
     tokio::spawn(async move {
-        let target =
-            Target { namespace: "ml", name: "llama", labels: &labels, selector: &selector, objectives: true };
-        follow(&mut report, &client, target, &mut Pauses::new(SOON)).await;
+        follow(&mut report, &client, target(&labels, &selector), &mut Pauses::new(SOON)).await;
     });
     found
 }
@@ -317,36 +336,6 @@ async fn every_failure_and_every_recovery_shows() {
         until_state(&states, None).await;
     }
     assert!(found.try_recv().is_err(), "the list is the same");
-}
-
-#[tokio::test]
-async fn the_objectives_of_the_pool_are_followed() {
-    let (server, client) = Server::start(NEW).await;
-    server.pool(&json!({"selector": {"matchLabels": {"app": "llama"}}, "targetPorts": [{"number": 8000}]}));
-    let objective = |name: &str, pool: &str, priority: i32| {
-        let spec = json!({"priority": priority, "poolRef": {"name": pool}});
-        server.put("inferenceobjectives", &json!({"metadata": {"name": name}, "spec": spec}));
-    };
-    objective("gold", "llama", 10);
-    objective("elsewhere", "qwen", 10);
-    let mut found = start_with(client, PodLabels::default(), states("chat"));
-    let bands = |found: &Discovered, expected: &[(&str, Band)]| {
-        found.objectives.iter().map(|(name, band)| (name.as_str(), *band)).eq(expected.iter().copied())
-    };
-    until_found(&mut found, |found| bands(found, &[("gold", Band::Critical)])).await;
-    objective("nightly", "llama", -1);
-    until_found(&mut found, |found| bands(found, &[("gold", Band::Critical), ("nightly", Band::Sheddable)]))
-        .await;
-    objective("gold", "llama", 0);
-    until_found(&mut found, |found| bands(found, &[("gold", Band::Default), ("nightly", Band::Sheddable)]))
-        .await;
-    // What is known stays while the API server is away.
-    server.down(true);
-    server.pod("p1", "llama", "10.0.0.1", true);
-    server.down(false);
-    until_found(&mut found, |found| found.endpoints.len() == 1 && found.objectives.len() == 2).await;
-    server.remove("inferenceobjectives", "nightly");
-    until_found(&mut found, |found| bands(found, &[("gold", Band::Default)])).await;
 }
 
 #[tokio::test]

@@ -287,6 +287,15 @@ fn unready_endpoints_are_named() {
 }
 
 #[test]
+fn objects_of_the_pool_that_cannot_be_read_are_named() {
+    let scene = scene("");
+    let states = States::with_unread("chat", "the InferenceObjectives can't be read: forbidden");
+    let facts = Facts { discoveries: Some(&states), ..scene.facts() };
+    let advice = pool_advice(&facts, &scene.status.pools[0]);
+    assert_eq!(advice, ["the InferenceObjectives can't be read: forbidden."]);
+}
+
+#[test]
 fn a_full_queue_is_advised_on_for_some_minutes() {
     let mut scene = scene("  queue: {total_capacity: 7}\n");
     scene.arrived(NOW - 100, Band::Default);
