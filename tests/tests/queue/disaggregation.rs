@@ -123,8 +123,9 @@ fn without_one_role_the_other_does_both() {
         let pool = roles(&[of(&prompts, "prefill"), of(&answers, "decode")], &(slots(4) + health));
         let gateway = Gateway::start(&config("", &[pool])).await;
         let ready = async |index: usize, expected: bool| {
-            until("the health check has seen it", async || {
-                members(&gateway, "ready").await[index] == expected
+            until("the health check has seen it", || async {
+                let ready = members(&gateway, "ready").await;
+                if ready[index] == expected { Ok(()) } else { Err(format!("{ready:?}")) }
             })
             .await;
         };

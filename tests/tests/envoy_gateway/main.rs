@@ -1,6 +1,8 @@
-//! The resources of `penstock gateway-resources` in a real Envoy Gateway, which runs without Kubernetes and reads them from a folder.
+//! The resources of `penstock gateway-resources`, and the endpoint picker, in a real Envoy Gateway, which runs without Kubernetes and reads them from a folder.
 //!
 //! `ENVOY_GATEWAY` names its binary. It listens on fixed ports, so one test runs at a time.
+
+mod picker;
 
 use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
@@ -97,26 +99,33 @@ spec:
     )
 }
 
-impl Gateway {
-    /// Starts a gateway with these pools. `edit` changes the resources.
-    async fn start(pools: &[String], flags: &[&str], edit: impl FnOnce(String) -> String) -> Self {
+/// The folder and the addresses of a gateway that isn't started yet.
+struct Plan {
+    folder: TempDir,
+    address: SocketAddr,
+    http: SocketAddr,
+}
+
+impl Plan {
+    /// A gateway whose companion has these pools, and further top-level keys.
+    fn new(pools: &[String], head: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let [address, grpc, http] = [free_address(), free_address(), free_address()];
         let config = format!(
-            "listen: {{gateway: '127.0.0.1:0', envoy_admin: '127.0.0.1:0', grpc: '{grpc}', http: '{http}'}}\npools:\n{}",
+            "listen: {{gateway: '127.0.0.1:0', envoy_admin: '127.0.0.1:0', grpc: '{grpc}', http: '{http}'}}\n{head}pools:\n{}",
             pools.concat()
         );
         std::fs::write(folder.path().join("penstock.yaml"), config).expect("written");
-        let mut print = Command::new(binary::penstock());
-        print.arg("gateway-resources").arg("--config").arg(folder.path().join("penstock.yaml"));
-        print.args(["--gateway", "default/eg"]).args(flags);
-        if !flags.contains(&"native") {
-            print.args(["--listener", &format!("http:{}", address.port())]);
-        }
-        let resources = output(print).await;
-        // Of the EnvoyProxy, which is the last resource.
-        let (_, proxy) = resources.split_once("kind: EnvoyProxy\n").unwrap_or_default();
-        let (_, proxy) = proxy.split_once("spec:\n").unwrap_or_default();
+        Self { folder, address, http }
+    }
+
+    fn config(&self) -> PathBuf {
+        self.folder.path().join("penstock.yaml")
+    }
+
+    /// Starts Envoy Gateway with these resources, and a companion. `proxy`: lines of the EnvoyProxy's spec.
+    async fn start(self, proxy: &str, resources: &str) -> Gateway {
+        let Self { folder, address, http } = self;
         let base = gateway(address.port(), proxy);
         let sub = |name: &str| folder.path().join(name);
         for name in ["config", "state", "run", "resources", "data/envoy-versions/1.40.0/bin"] {
@@ -126,14 +135,14 @@ impl Gateway {
         let envoy = envoy.await.expect("no panic").expect("an Envoy").path;
         symlink(envoy, sub("data/envoy-versions/1.40.0/bin/envoy")).expect("a link");
         std::fs::write(sub("resources/base.yaml"), base).expect("written");
-        std::fs::write(sub("resources/penstock.yaml"), edit(resources)).expect("written");
+        std::fs::write(sub("resources/penstock.yaml"), resources).expect("written");
         std::fs::write(sub("gateway.yaml"), control_plane(folder.path())).expect("written");
         let mut certificates = Command::new(envoy_gateway());
         certificates.args(["certgen", "--local", "--config-home"]).arg(sub("config"));
         output(certificates).await;
         let mut command = Command::new(envoy_gateway());
         command.args(["server", "--config-path"]).arg(sub("gateway.yaml"));
-        let mut gateway = Self {
+        let mut gateway = Gateway {
             companion: None,
             gateway: Process::start("envoy-gateway", command).await,
             pages: Pages::at(format!("http://{http}")),
@@ -144,6 +153,25 @@ impl Gateway {
         // Envoy fetches the module from a companion that starts after it.
         gateway.start_companion().await;
         gateway
+    }
+}
+
+impl Gateway {
+    /// Starts a gateway with these pools and the resources that load the filter. `edit` changes the resources.
+    async fn start(pools: &[String], flags: &[&str], edit: impl FnOnce(String) -> String) -> Self {
+        let plan = Plan::new(pools, "");
+        let mut print = Command::new(binary::penstock());
+        print.arg("gateway-resources").arg("--config").arg(plan.config());
+        print.args(["--gateway", "default/eg"]).args(flags);
+        if !flags.contains(&"native") {
+            print.args(["--listener", &format!("http:{}", plan.address.port())]);
+        }
+        let resources = output(print).await;
+        // Of the EnvoyProxy, which is the last resource.
+        let (_, proxy) = resources.split_once("kind: EnvoyProxy\n").unwrap_or_default();
+        let (_, proxy) = proxy.split_once("spec:\n").unwrap_or_default();
+        let proxy = proxy.to_owned();
+        plan.start(&proxy, &edit(resources)).await
     }
 
     async fn start_companion(&mut self) {
