@@ -234,6 +234,12 @@ impl Autopilot {
 
     /// A request is reported that its filter admitted by credit. It is demand, and nothing is learned from its times.
     pub fn admitted_by_credit(&mut self, now: Instant, id: RequestId, granted: ExpectedUsage) {
+        self.granted_apart(now, id, granted);
+    }
+
+    /// A request is granted whose prompt another endpoint computes. It is demand, and nothing is learned from its times, because they are those
+    /// of two servers.
+    pub fn granted_apart(&mut self, now: Instant, id: RequestId, granted: ExpectedUsage) {
         self.adopted(now, id, granted);
         if let Some(&index) = self.indices.get(&granted.endpoint) {
             self.endpoints[index].stats.granted += 1;

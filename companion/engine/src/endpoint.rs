@@ -151,7 +151,8 @@ impl Endpoint {
         }
         let sum = self.stock.saturating_add(sequences);
         let limits = self.starting_limit().into_iter().chain(self.pushback.limit());
-        self.within().saturating_add(sequences) <= self.bound && limits.min().is_none_or(|limit| sum <= limit)
+        let bound = if self.prefills_for_others { self.whole_places } else { self.bound };
+        self.within().saturating_add(sequences) <= bound && limits.min().is_none_or(|limit| sum <= limit)
     }
 
     /// The requests that run here, and those that filters may run.

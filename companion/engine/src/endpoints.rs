@@ -54,8 +54,8 @@ const START: Duration = Duration::from_secs(1);
 pub(crate) struct Endpoints {
     all: Slab<EndpointIndex, Endpoint>,
     indices: HashMap<EndpointId, EndpointIndex>,
-    /// By stock, then by tie.
-    with_room: IndexedHeap<EndpointIndex, (u64, u32, EndpointIndex)>,
+    /// Those that compute prompts for others last; then by stock, then by tie.
+    with_room: IndexedHeap<EndpointIndex, (bool, u64, u32, EndpointIndex)>,
     /// Places above the bound of each endpoint.
     extra_places: ExtraPlaces,
     /// The endpoints with such places, in the same order.
@@ -465,7 +465,8 @@ impl Endpoints {
     fn update_with_room(&mut self, index: EndpointIndex) {
         let endpoint = &self.all[index];
         if endpoint.has_room() {
-            self.with_room.set(index, (endpoint.stock, endpoint.tie, index));
+            let comes_last = endpoint.prefills_for_others();
+            self.with_room.set(index, (comes_last, endpoint.stock, endpoint.tie, index));
         } else {
             self.with_room.remove(index);
         }

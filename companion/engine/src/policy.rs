@@ -102,10 +102,15 @@ impl Policy {
     /// measurement, or prompts are computed by endpoints of their own.
     #[must_use]
     pub fn counts_first_tokens(&self) -> bool {
-        let mut classes = self.classes.iter().flat_map(|set| &set.classes);
         matches!(self.gate, Gate::Auto { .. })
             || self.min_uncached_tokens.is_some()
-            || classes.any(|class| class.busy_tokens.is_some() || class.busy_fraction.is_some())
+            || self.has_prefill_thresholds()
+    }
+
+    /// A class has a prefill threshold.
+    fn has_prefill_thresholds(&self) -> bool {
+        let mut classes = self.classes.iter().flat_map(|set| &set.classes);
+        classes.any(|class| class.busy_tokens.is_some() || class.busy_fraction.is_some())
     }
 
     /// Whether a decision depends on the cached part of a prompt: policy classes, an order by cost, a cost or a budget in

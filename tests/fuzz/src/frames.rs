@@ -198,6 +198,7 @@ pub fn command(choices: &mut Choices<'_>, policies: &[wire::Policy]) -> Kind {
             rate_limit: choices.one_in(4).then(|| rate_limit(choices)),
             final_status: choices.one_in(4),
             retry_not_found: choices.one_in(4),
+            prefill_endpoint: choices.name(&ADDRESSES),
         }),
         7..=9 => Kind::Reject(wire::Reject {
             sequence: choices.number(),

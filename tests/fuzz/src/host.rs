@@ -246,6 +246,7 @@ fn assert_valid_header(name: &str, value: &str) {
     let trusted = [
         names::POOL_HEADER,
         names::ENDPOINT_HEADER,
+        names::PREFILL_HEADER,
         names::ROUTE_HEADER,
         names::OUTCOME_HEADER,
         names::SERVED_HEADER,

@@ -14,7 +14,7 @@ use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run};
 
 /// Every metric, its type, and its labels beside `pool`, `model` and `target_model` (`r`), `pool` (`p`), `pool` and
 /// `variant` (`v`), or none (`-`).
-const ALL: [(&str, &str, &str); 97] = [
+const ALL: [(&str, &str, &str); 98] = [
     ("queue_length", "gauge", "p flow band"),
     ("queue_held", "gauge", "p band limit"),
     ("queue_length_by_model", "gauge", "r"),

@@ -116,6 +116,43 @@ fn a_request_that_failed_is_sent_to_one_server_alone_and_the_cause_is_found() {
 }
 
 #[test]
+fn a_server_that_fails_several_at_once_takes_no_partner_along() {
+    run(async {
+        let prompts = Upstream::scripted().await;
+        let answers = [Upstream::scripted().await, Upstream::scripted().await];
+        let endpoints =
+            [of(&prompts, "prefill"), of(&answers[0], "decode"), of(&answers[1], "decode")];
+        let gateway = Gateway::start(&config("", &[roles(&endpoints, &slots(8))])).await;
+        let mut letters = 'a'..='z';
+        let mut ask = || gateway.spawn(long(letters.next().expect("enough letters")));
+        let asked: Vec<_> = (0..8).map(|_| ask()).collect();
+        gateway.stock("chat", 16).await;
+        // Both have served such requests before.
+        for server in &answers {
+            server.next().await.answer_with(1_000, 4);
+        }
+        gateway.stock("chat", 12).await;
+        let mut failing = Vec::new();
+        for _ in 0..3 {
+            failing.push(answers[0].next().await);
+        }
+        for call in failing {
+            assert_eq!(call.header(HEADER), prompts.address().to_string());
+            call.respond(500, &[], "no room for the KV cache");
+        }
+        // Three of its own, and those that were sent again.
+        for _ in 0..6 {
+            answers[1].next().await.answer_with(1_000, 4);
+        }
+        for answer in asked {
+            assert_eq!(answer.await.expect("answered").status, 200);
+        }
+        let states = members(&gateway, "state").await;
+        assert_eq!(states, ["healthy", "failing", "healthy"]);
+    });
+}
+
+#[test]
 fn without_one_role_the_other_does_both() {
     run(async {
         let (prompts, answers) = (Upstream::scripted().await, Upstream::scripted().await);

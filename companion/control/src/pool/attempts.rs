@@ -71,6 +71,8 @@ impl Pool {
             return self.unsent_to(id, endpoint);
         }
         let others = self.others_at(endpoint);
+        // Its sidecar passes on what another endpoint answers. The next attempt goes to one endpoint alone.
+        let is_shared = self.engine.prefill_endpoint_of(id).is_some();
         let served = self.endpoints.get(endpoint).map_or(0, |endpoint| endpoint.served);
         let Some(request) = self.requests.get_mut(&id) else {
             return;
@@ -110,7 +112,7 @@ impl Pool {
                 if !is_final {
                     self.attempt_answered(now, id, endpoint, AnswerResult::Refused(status));
                 }
-                if !is_final && !is_about_request {
+                if !is_final && !is_about_request && !is_shared {
                     self.decide(now, Input::PushedBack { id, endpoint });
                 }
             }
@@ -118,7 +120,9 @@ impl Pool {
                 self.attempt_answered(now, id, endpoint, AnswerResult::Failed(Fault::Status(status)));
             }
             AttemptEnd::Status(status) => {
-                self.model_not_found(now, endpoint, kind, status);
+                if !is_shared {
+                    self.model_not_found(now, endpoint, kind, status);
+                }
                 self.attempt_answered(now, id, endpoint, AnswerResult::Rejected(status));
             }
             AttemptEnd::Cut { is_reused: false } => {
@@ -253,20 +257,29 @@ impl Pool {
             has_begun: request.has_begun,
             is_hidden,
         };
-        self.record_answer(now, answer);
-        self.prefill_answered(now, id, answer);
+        match self.engine.prefill_endpoint_of(id) {
+            None => self.record_answer(now, answer),
+            Some(prefill) => self.answered_by_two(now, answer, prefill),
+        }
     }
 
-    /// The endpoint that computes the prompt of a request has a part in this answer. Which of the two fails shows over several requests:
-    /// the one that fails with whatever other endpoint.
-    fn prefill_answered(&mut self, now: Instant, id: RequestId, answer: EndpointAnswer) {
+    /// A request has an answer of which `prefill` has computed, or should have computed, the prompt. Which of the two fails shows over several
+    /// requests: the one that fails with whatever partner. Once one of them is known to fail, its partner isn't blamed for what they still
+    /// have together.
+    fn answered_by_two(&mut self, now: Instant, answer: EndpointAnswer, prefill: EndpointId) {
         let result = match answer.result {
-            AnswerResult::Begun | AnswerResult::Served => AnswerResult::Served,
-            AnswerResult::Failed(fault) => AnswerResult::Failed(fault),
-            AnswerResult::Rejected(_) | AnswerResult::Refused(_) | AnswerResult::Left => return,
+            AnswerResult::Begun | AnswerResult::Served => Some(AnswerResult::Served),
+            AnswerResult::Failed(fault) => Some(AnswerResult::Failed(fault)),
+            AnswerResult::Rejected(_) | AnswerResult::Refused(_) | AnswerResult::Left => None,
         };
-        if let Some(endpoint) = self.engine.prefill_endpoint_of(id) {
-            self.record_answer(now, EndpointAnswer { endpoint, result, ..answer });
+        let has_failed = matches!(answer.result, AnswerResult::Failed(_));
+        if !has_failed || self.engine.is_healthy(prefill) {
+            self.record_answer(now, answer);
+        }
+        // The prompt of an answer that had begun was computed.
+        let Some(result) = result.filter(|_| !answer.has_begun) else { return };
+        if !has_failed || self.engine.is_healthy(answer.endpoint) {
+            self.record_answer(now, EndpointAnswer { endpoint: prefill, result, has_begun: false, ..answer });
         }
     }
 
@@ -293,11 +306,13 @@ impl Pool {
         if is_known {
             return;
         }
-        if let AnswerResult::Rejected(status) = result {
-            self.model_not_found(now, endpoint, kind, status);
-        }
-        if let AnswerResult::Refused(_) = result {
-            self.decide(now, Input::PushedBack { id, endpoint });
+        let is_shared = self.engine.prefill_endpoint_of(id).is_some();
+        match result {
+            AnswerResult::Rejected(status) if !is_shared => {
+                self.model_not_found(now, endpoint, kind, status);
+            }
+            AnswerResult::Refused(_) if !is_shared => self.decide(now, Input::PushedBack { id, endpoint }),
+            _ => {}
         }
         self.attempt_answered(now, id, endpoint, result);
     }

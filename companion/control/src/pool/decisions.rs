@@ -67,8 +67,7 @@ impl Pool {
             };
             match decided.prefill {
                 None => self.autopilot.granted(now, decided.id, granted),
-                // For the endpoint that answers it is like one whose prompt was computed before.
-                Some(_) => self.autopilot.adopted(now, decided.id, granted),
+                Some(_) => self.autopilot.granted_apart(now, decided.id, granted),
             }
         }
         if request.demand == Demand::Later {
@@ -79,7 +78,9 @@ impl Pool {
         // A request that was requeued and is granted again keeps the outcome of its first grant, under which it is counted.
         let outcome = *request.admitted.get_or_insert(decided.outcome);
         // A fallback's room may be taken when Envoy tries it. Where the request can come back, the companion chooses again.
-        let named = if request.can_requeue { 1 } else { decided.endpoints.len() };
+        // Nor could a fallback read the header that names the endpoint for the prompt.
+        let is_single = request.can_requeue || decided.prefill.is_some();
+        let named = if is_single { 1 } else { decided.endpoints.len() };
         let mut endpoints = Vec::with_capacity(named);
         let granted = decided.endpoints.iter().take(named);
         endpoints.extend(granted.map(|id| self.endpoints.address(*id)));

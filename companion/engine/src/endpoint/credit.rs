@@ -16,6 +16,8 @@ impl Endpoint {
         let limits = self.limits();
         let again = if self.abandoned.len() > 0 { self.credit } else { 0 };
         self.ready
+            // Its places are for prompts, and for whole requests that have no other.
+            && !self.prefills_for_others()
             && limits.ramp.is_none()
             && limits.pushback.is_none()
             && self.within().saturating_add(again) <= self.bound
@@ -24,7 +26,7 @@ impl Endpoint {
     /// How many requests more filters may run here without asking, in a gate that counts requests: up to half of the bound besides one
     /// request that runs, with a place left for others, and none while the endpoint starts slowly or refuses requests.
     pub(crate) fn credit_room(&self) -> u64 {
-        if !self.has_room() || !self.keeps_credit() || self.prefills_for_others() {
+        if !self.has_room() || !self.keeps_credit() {
             return 0;
         }
         let within = self.within();

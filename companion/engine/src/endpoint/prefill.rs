@@ -30,11 +30,9 @@ impl Endpoint {
         self.prefills_for_others && self.has_place()
     }
 
-    /// A prompt with this load fits beside what runs here.
+    /// A prompt with this load fits beside what runs here, at an endpoint that [has room for one](Self::has_prefill_room).
     pub(crate) fn takes_prefill(&self, load: &Load, gate: Gate) -> bool {
-        match gate {
-            Gate::Auto { .. } => self.rank(load).is_some(),
-            Gate::Open | Gate::Manual | Gate::Bounded { .. } => self.takes(load.sequences),
-        }
+        let allowance = self.allowance_in(gate);
+        allowance.is_none_or(|allowance| allowance.rank(&self.in_flight(), load, self.tie).is_some())
     }
 }

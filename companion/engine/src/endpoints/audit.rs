@@ -103,7 +103,7 @@ impl Endpoints {
         self.with_room.audit()?;
         let mut with_room = 0;
         for (index, endpoint) in self.all.iter() {
-            let key = (endpoint.stock, endpoint.tie, index);
+            let key = (endpoint.prefills_for_others(), endpoint.stock, endpoint.tie, index);
             let expected = endpoint.has_room().then_some(key);
             with_room += u64::from(endpoint.has_room());
             check("the index holds the endpoints with room", self.with_room.key(index) == expected)?;

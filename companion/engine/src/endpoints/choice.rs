@@ -58,14 +58,19 @@ impl Endpoints {
             let first = self.with_room.first(GRANT_ENDPOINTS_MAX, allows);
             return first.into_iter().map(|index| self.id(index)).collect();
         };
-        let mut able: Vec<(u64, u32, EndpointId)> = eligible
+        let mut able: Vec<(bool, u64, u32, EndpointId)> = eligible
             .iter()
             .filter_map(|&id| self.get(id))
             .filter(|endpoint| endpoint.has_room() && allows(endpoint))
-            .map(|endpoint| (endpoint.stock, endpoint.tie, endpoint.id))
+            .map(|endpoint| (endpoint.prefills_for_others(), endpoint.stock, endpoint.tie, endpoint.id))
             .collect();
         able.sort_unstable();
-        able.into_iter().take(GRANT_ENDPOINTS_MAX).map(|(_, _, id)| id).collect()
+        able.into_iter().take(GRANT_ENDPOINTS_MAX).map(|(.., id)| id).collect()
+    }
+
+    /// [`Self::choose`] goes by scores.
+    pub(crate) fn goes_by_score(&self, request: &ScoredRequest<'_>) -> bool {
+        self.scorer.has_votes(request)
     }
 
     /// [`Self::choose`] by score, then by stock.

@@ -1,5 +1,7 @@
 //! Prompts that are computed by endpoints of their own.
 
+use alloc::vec::Vec;
+
 use super::Endpoints;
 use crate::audit::{AuditError, check, check_equal};
 use crate::endpoint::Endpoint;
@@ -13,6 +15,11 @@ impl Endpoints {
     /// Some endpoint takes prompts of requests that others answer.
     pub(crate) const fn any_prefill_room(&self) -> bool {
         !self.with_prefill_room.is_empty()
+    }
+
+    /// This endpoint is ready, and nothing is known against it.
+    pub(crate) fn is_healthy(&self, id: EndpointId) -> bool {
+        self.get(id).is_some_and(|endpoint| endpoint.ready && endpoint.health.is_healthy())
     }
 
     /// Some endpoint takes whole requests only where no other one has room.
@@ -51,9 +58,9 @@ impl Endpoints {
         best.map(|(_, endpoint)| endpoint.id)
     }
 
-    /// The pool has room for a prompt beside the request that was granted last.
-    pub(crate) const fn has_room_for_prefill(&self) -> bool {
-        self.filled < self.bounds.upper
+    /// The endpoint at this index is probed.
+    pub(crate) fn is_probed(&self, index: EndpointIndex) -> bool {
+        self.all[index].health.is_single()
     }
 
     pub(super) fn update_with_prefill_room(&mut self, index: EndpointIndex) {
@@ -68,7 +75,7 @@ impl Endpoints {
     /// The first endpoint that answers requests has become ready, or the last one is ready no longer.
     pub(super) fn update_roles(&mut self, rng: &mut Rng) {
         let others = self.all.iter().filter(|(_, endpoint)| !endpoint.decodes());
-        let indices: alloc::vec::Vec<EndpointIndex> = others.map(|(index, _)| index).collect();
+        let indices: Vec<EndpointIndex> = others.map(|(index, _)| index).collect();
         for index in indices {
             self.change(index, rng, |_| {});
         }

@@ -101,7 +101,9 @@ impl Engine {
             }
             self.endpoints.choose(eligible, &job.scored(), takes)
         };
-        if !self.endpoints.any_comes_last() {
+        // Without scores, the order has those that come last at its end.
+        let by_score = self.is_auto() || self.endpoints.goes_by_score(&job.scored());
+        if !by_score || !self.endpoints.any_comes_last() {
             return choose(None);
         }
         let endpoints = choose(Some(false));

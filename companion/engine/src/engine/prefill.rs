@@ -2,8 +2,8 @@
 //! gets it from there and answers.
 //!
 //! The request counts at both: at the first until its answer begins, or it ends. Where no endpoint for prompts has room or is ready, the
-//! endpoint that answers computes the prompt too. A request that an endpoint failed is sent to one endpoint alone from then on, because
-//! the other one may have been the cause.
+//! endpoint that answers computes the prompt too. A request that an endpoint failed or refused is sent to one endpoint alone from then on,
+//! because the other one may have been the cause.
 
 use super::Engine;
 use crate::cost::TOKENS_MAX;
@@ -25,10 +25,12 @@ impl Engine {
         let (job, running) = (&self.jobs[id], self.jobs.running(id)?);
         let decodes = self.endpoints.takes_computed_prompts(running.endpoint) && job.estimate.output > 0;
         let has_failed = job.retry.is_some();
-        if !decodes || has_failed || running.load.prefill < least.max(1) {
+        // A probe must show what the endpoint does alone.
+        let is_probe = self.endpoints.is_probed(running.endpoint);
+        if !decodes || has_failed || is_probe || running.load.prefill < least.max(1) {
             return None;
         }
-        if !self.endpoints.any_prefill_room() || !self.endpoints.has_room_for_prefill() {
+        if !self.endpoints.any_prefill_room() || !self.is_below(self.endpoints.bounds().upper) {
             return None;
         }
         let eligible = self.tree.eligible_endpoints(job.queued.eligibility);
@@ -86,6 +88,12 @@ impl Engine {
         let now = self.now;
         let load = prefill.load();
         self.change_endpoints(|endpoints, rng| endpoints.ended(now, prefill.endpoint, load, served, rng));
+    }
+
+    /// The endpoint is ready, and no answers keep it away or on probation.
+    #[must_use]
+    pub fn is_healthy(&self, endpoint: EndpointId) -> bool {
+        self.endpoints.is_healthy(endpoint)
     }
 
     /// The endpoint that computes the prompt of a request for another one; `None`: none does now.

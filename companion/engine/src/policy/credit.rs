@@ -19,7 +19,7 @@ impl Policy {
             || self.flows.max_in_flight_per_endpoint.is_some()
             || self.flows.budgets.iter().any(|budget| !budget.shadow)
             || self.queue.max_rate.is_some()
-            || self.counts_first_tokens();
+            || self.has_prefill_thresholds();
         // Which bucket a request is in depends on the endpoint that has its prefix cached.
         let has_buckets = self.classes.iter().any(|set| !set.buckets.is_empty());
         let queue = &self.queue;

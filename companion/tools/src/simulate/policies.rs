@@ -146,7 +146,11 @@ impl PolicySetup {
                 pool.name
             );
         }
-        let spec = |endpoint: &Endpoint| server(endpoint, args, hardware);
+        let has_roles = pool.policy.min_uncached_tokens.is_some();
+        let spec = |endpoint: &Endpoint| {
+            let role = if has_roles { endpoint.role } else { Role::Whole };
+            ServerSpec { role, ..server(endpoint, args, hardware) }
+        };
         // Simulated requests tolerate no taint.
         let usable = pool.endpoints.iter().filter(|endpoint| endpoint.taints.is_empty());
         let mut servers: Vec<ServerSpec> = usable.map(spec).collect();

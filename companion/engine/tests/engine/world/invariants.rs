@@ -357,11 +357,11 @@ impl InvariantChecker {
         assert!(self.is_ready(prefill), "{prefill:?} isn't ready");
         let eligible = self.entries.get(&id).and_then(|entry| entry.request.eligible.as_deref());
         assert!(eligible.is_none_or(|eligible| eligible.contains(&prefill)), "{prefill:?} isn't eligible");
-        let least = self.policy.min_uncached_tokens.expect("the policy separates prefill");
+        assert!(self.policy.min_uncached_tokens.is_some(), "the policy doesn't separate prefill");
         let snapshot = engine.snapshot();
         let there = snapshot.endpoints.iter().find(|endpoint| endpoint.id == prefill);
         let there = there.expect("an endpoint for prompts is listed");
-        assert!(!self.counts_requests() || there.stock <= there.bound, "{there:?} of {least}");
+        assert!(!self.counts_requests() || there.stock - there.extra <= there.bound, "{there:?}");
     }
 
     const fn counts_requests(&self) -> bool {

@@ -53,8 +53,7 @@ impl ClosedLoop<'_> {
         let prefill = prefill.map(|endpoint| Prefill { server: endpoint.0 as usize, then: server });
         match prefill {
             None => self.autopilot.granted(self.now, id, granted),
-            // As in a companion: for the server that answers, the prompt was computed before.
-            Some(_) => self.autopilot.adopted(self.now, id, granted),
+            Some(_) => self.autopilot.granted_apart(self.now, id, granted),
         }
         let pending = self.pending.get_mut(&id.0).expect("invariant: a granted request is pending");
         pending.granted = self.now;

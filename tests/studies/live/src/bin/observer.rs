@@ -65,6 +65,7 @@ fn request(labels: &Arc<Labels>, endpoint: &str) -> [Observation; 3] {
                 endpoint: endpoint.into(),
                 was_queued: true,
                 extra: false,
+                prefill: None,
             }),
         ),
         Observation::Request(

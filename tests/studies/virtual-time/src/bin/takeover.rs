@@ -245,6 +245,7 @@ impl Takeover {
             age_us: 500_000,
             started: true,
             first_token: false,
+            prefill_endpoint: String::new(),
         };
         hello.running = share(session, running, sessions).map(runs).collect();
         self.send(session, Message::Hello(hello));

@@ -258,6 +258,7 @@ fn report(sequence: u64) -> Admitted {
             age_us: 500,
             started: true,
             first_token: true,
+            prefill_endpoint: String::new(),
         }),
         credit: 1,
         completed: Some(end(sequence, endpoint)),
