@@ -11,6 +11,7 @@ mod classes;
 mod conformance;
 mod credit;
 mod effects;
+mod eviction;
 mod extra_places;
 mod extreme_allowances;
 mod gate;
