@@ -166,7 +166,12 @@ impl Control {
             ..registration.clone()
         };
         let arrival = Arrival::ByCredit {
-            running: Running { endpoint, age: core::time::Duration::ZERO, has_first_token: false },
+            running: Running {
+                endpoint,
+                age: core::time::Duration::ZERO,
+                has_begun: false,
+                has_first_token: false,
+            },
             pool: "",
             place: None,
             end: None,

@@ -68,7 +68,7 @@ impl Pool {
         match (runs_at, arrival) {
             (Some((endpoint, running)), _) => {
                 self.enter_stock(now, registering, request, &labels, endpoint);
-                self.first_token(now, id, running.has_first_token);
+                self.has_come_to(now, id, running);
             }
             (None, Arrival::New) => {
                 if !has_outcome {
@@ -283,7 +283,7 @@ impl Pool {
                 let mut request = engine_request(id, now, registration, &self.rules, &labels);
                 request.cached = Tokens(labels.tokens.map_or(0, |tokens| tokens.cached.into()));
                 self.adopt(now, request, endpoint);
-                self.first_token(now, id, running.has_first_token);
+                self.has_come_to(now, id, running);
             }
             // It runs at an address that this pool doesn't have, so it only leaves the queue.
             None => self.runs_elsewhere(now, id, waited),
@@ -354,12 +354,13 @@ impl Pool {
                 };
                 let stage = Stage::adopted(self.endpoints.address(endpoint), now.before(running.age));
                 if let Some(request) = self.requests.get_mut(&id) {
-                    request.stage = stage;
+                    let evicted = request.granted_mut().and_then(|granted| granted.evicted.take());
+                    request.stage = stage.evicted_by(evicted);
                     request.requeues = registration.requeues;
                     request.is_rewritten |= registration.rewritten_to.is_some();
                 }
                 self.sent_to(now, id, endpoint);
-                self.first_token(now, id, running.has_first_token);
+                self.has_come_to(now, id, running);
             }
             (None, Arrival::Running(running)) => self.adopt_waiting(now, id, registration, running),
         }
@@ -382,7 +383,7 @@ impl Pool {
         {
             self.sent_to(now, id, endpoint);
         }
-        self.first_token(now, id, running.has_first_token);
+        self.has_come_to(now, id, running);
     }
 
     /// A Hello reports that the filter has a request waiting.
