@@ -5,6 +5,7 @@ mod cancel;
 mod clients_leave;
 mod credits;
 mod endpoint_constraints;
+mod eviction;
 mod flood_first;
 mod idle_flows;
 mod keep_alive;

@@ -8,7 +8,7 @@ use penstock_wire::{Completed, EndReason, Evict, Reject, Started};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-use crate::worker::harness::{Output, Rig, TEXT_EVENT, without_retry};
+use crate::worker::harness::{Output, Rig, TEXT_EVENT, grant};
 
 const A: &str = "1.1.1.1:1";
 const STREAMED: [(&str, &str); 2] = [(":status", "200"), ("content-type", "text/event-stream")];
@@ -65,8 +65,7 @@ fn client_gets_the_error_and_the_companion_learns_of_the_end() {
     assert!(!rig.worker.evict(rig.now, sequence, reply.status), "once");
     // Envoy passes the reply through the filter, which leaves it as it is.
     let action = rig.response(sequence, &EVICTED, false);
-    let edits = format!("{:?}", without_retry(action.edits.clone()));
-    assert_eq!(edits, r#"[Remove("x-penstock-served-endpoint")]"#);
+    assert_eq!(format!("{:?}", action.edits), r#"[Remove("x-gateway-destination-endpoint-served")]"#);
     assert_eq!(ResponseHeadersAction { edits: Vec::new(), ..action }, ResponseHeadersAction::default());
     let completed = Completed {
         sequence,
@@ -123,7 +122,7 @@ fn each_api_has_its_own_form_of_the_error() {
     let mut rig = Rig::connected();
     let sequence = rig.paused(&[(":path", "/v1/messages")]);
     rig.body(sequence, r#"{"model":"m1"}"#, true);
-    rig.command(0, [Kind::Grant(crate::worker::harness::grant(sequence))]);
+    rig.command(0, [Kind::Grant(grant(sequence))]);
     let reply = asked(&mut rig, sequence);
     let body: serde_json::Value = serde_json::from_slice(&reply.body).expect("JSON");
     assert_eq!((&body["type"], &body["error"]["type"]), (&"error".into(), &"rate_limit_error".into()));
