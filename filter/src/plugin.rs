@@ -194,8 +194,7 @@ impl Plugin {
                 }
             }
             StreamAction::Evict(sequence, reply) => {
-                let is_evicted =
-                    self.with_worker(|worker| worker.evict(host::now(), sequence, reply.status));
+                let is_evicted = self.with_worker(|worker| worker.evict(host::now(), sequence, reply.status));
                 if is_evicted == Some(true) {
                     send_local_reply(&reply);
                 }

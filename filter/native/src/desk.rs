@@ -247,9 +247,7 @@ impl Seat {
                 Effect::EndSilentResponse { context, sequence } => {
                     (context, StreamAction::EndSilentResponse(sequence))
                 }
-                Effect::Evict { context, sequence, reply } => {
-                    (context, StreamAction::Evict(sequence, reply))
-                }
+                Effect::Evict { context, sequence, reply } => (context, StreamAction::Evict(sequence, reply)),
                 Effect::Reply { context, reply } => (context, StreamAction::Reply(reply)),
             };
             self.actions.push_back((context, action));

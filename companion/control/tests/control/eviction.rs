@@ -14,7 +14,8 @@ fn overdue() -> World {
     settings.pools[0].policy.eviction = Some(Duration::from_secs(1));
     let mut world = World::with(settings);
     world.open_session(1, 1, Vec::new(), Vec::new());
-    let banded = |sequence, priority: &str| wire::Register { priority: priority.into(), ..register(sequence) };
+    let banded =
+        |sequence, priority: &str| wire::Register { priority: priority.into(), ..register(sequence) };
     world.send(1, Message::Register(banded(1, "sheddable")));
     world.send(1, Message::Register(banded(2, "critical")));
     assert_eq!(world.take().granted(), [1]);

@@ -7,7 +7,8 @@ use ShortEffect::{Bypassed, Dispatched, Evicted, Settled};
 use penstock_engine::effect::Evict;
 use penstock_engine::input::{Band, Service, Usage};
 use penstock_engine::policy::{
-    BandMode, Bands, Budget, BudgetCalendar, BudgetPeriod, BudgetWindow, CostUnit, ExtraPlaces, FlowGlob, Over,
+    BandMode, Bands, Budget, BudgetCalendar, BudgetPeriod, BudgetWindow, CostUnit, ExtraPlaces, FlowGlob,
+    Over,
 };
 use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, EndpointId, Input, Policy, RequestId};

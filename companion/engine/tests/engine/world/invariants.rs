@@ -252,7 +252,10 @@ impl InvariantChecker {
         let running = State::Running { endpoint, settled: false };
         match self.entries.get_mut(&request.id) {
             Some(entry) if entry.runs() => {}
-            Some(entry) => (entry.state, entry.has_begun, entry.is_evicted) = (running, false, false),
+            Some(entry) => {
+                entry.state = running;
+                (entry.is_extra, entry.has_begun, entry.is_evicted) = (false, false, false);
+            }
             None => self.record_arrival(request, running),
         }
     }
