@@ -48,6 +48,8 @@ enum StreamAction {
     ResumeResponse(u64),
     /// Of the request with this number.
     EndSilentResponse(u64),
+    /// To the request with this number, which is at its server.
+    Evict(u64, LocalReply),
     /// Of the request with this number.
     CountReceived(u64),
     Reply(LocalReply),
@@ -87,6 +89,9 @@ impl Plugin {
                 }
                 Effect::EndSilentResponse { context, sequence } => {
                     self.defer(context, StreamAction::EndSilentResponse(sequence));
+                }
+                Effect::Evict { context, sequence, reply } => {
+                    self.defer(context, StreamAction::Evict(sequence, reply));
                 }
                 Effect::LogError(text) => host::log(Level::Error, &text),
                 Effect::Reply { context, reply } => self.defer(context, StreamAction::Reply(reply)),
@@ -186,6 +191,12 @@ impl Plugin {
                     Some(SilentEnd::Reset) => host::reset_stream(),
                     Some(SilentEnd::Reply(reply)) => send_local_reply(&reply),
                     None => {}
+                }
+            }
+            StreamAction::Evict(sequence, reply) => {
+                let is_evicted = self.with_worker(|worker| worker.evict(host::now(), sequence, reply.status));
+                if is_evicted == Some(true) {
+                    send_local_reply(&reply);
                 }
             }
             StreamAction::CountReceived(sequence) => {

@@ -35,6 +35,8 @@ codes! {
     ClassCapacity = "class_capacity",
     /// A more critical request displaced this one.
     Displaced = "displaced",
+    /// A critical request waited for the place of this one, whose answer hadn't begun.
+    Evicted = "evicted",
     /// The policy allows no waiting for such requests.
     NotQueued = "not_queued",
     /// The request waited longer than the TTL.

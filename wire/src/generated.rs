@@ -55,7 +55,7 @@ pub struct CompanionFrame {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Command {
-    #[prost(oneof = "command::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 11, 12")]
+    #[prost(oneof = "command::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13")]
     pub kind: ::core::option::Option<command::Kind>,
 }
 /// Nested message and enum types in `Command`.
@@ -82,6 +82,8 @@ pub mod command {
         Role(super::Role),
         #[prost(message, tag = "12")]
         ModelList(super::ModelList),
+        #[prost(message, tag = "13")]
+        Evict(super::Evict),
     }
 }
 /// Opens a session and lists the requests of the filter, in parts of at most 256 requests. The companion acts on the
@@ -843,6 +845,13 @@ pub struct Reject {
     #[prost(message, optional, tag = "10")]
     pub rate_limit: ::core::option::Option<RateLimit>,
 }
+/// A critical request waits for the place of this one, which was granted. If its server hasn't begun to respond, the filter answers it with this
+/// error, which ends it: `Completed` says so. Otherwise it runs on, and `Started` says so, even if it was sent before.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Evict {
+    #[prost(message, optional, tag = "1")]
+    pub answer: ::core::option::Option<Reject>,
+}
 /// The filter may admit requests of this pool by itself: at each endpoint as many at a time as it has credit for. The credit
 /// counts as stock. It belongs to this stream and ends with it. A second message with the same `id` adds to the credit and renews it;
 /// with an `id` that the filter has returned, it is ignored.
@@ -960,6 +969,8 @@ pub enum EndReason {
     TimedOutInsideAnswer = 10,
     /// The server has acknowledged a request in the background, and computes on.
     RunsOn = 11,
+    /// The filter answered the client by an `Evict`. The server hadn't begun to respond, and may compute on.
+    Evicted = 12,
 }
 impl EndReason {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -980,6 +991,7 @@ impl EndReason {
             Self::TimedOutBeforeAnswer => "END_REASON_TIMED_OUT_BEFORE_ANSWER",
             Self::TimedOutInsideAnswer => "END_REASON_TIMED_OUT_INSIDE_ANSWER",
             Self::RunsOn => "END_REASON_RUNS_ON",
+            Self::Evicted => "END_REASON_EVICTED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -997,6 +1009,7 @@ impl EndReason {
             "END_REASON_TIMED_OUT_BEFORE_ANSWER" => Some(Self::TimedOutBeforeAnswer),
             "END_REASON_TIMED_OUT_INSIDE_ANSWER" => Some(Self::TimedOutInsideAnswer),
             "END_REASON_RUNS_ON" => Some(Self::RunsOn),
+            "END_REASON_EVICTED" => Some(Self::Evicted),
             _ => None,
         }
     }

@@ -8,10 +8,10 @@ use penstock_wire::filter_frame::Event;
 use penstock_wire::source::From as SourceFrom;
 use penstock_wire::{
     Admitted, Api, ApiKey, ApiKeys, AttemptFailed, Bye, Cancel, Command, CompanionFrame, Completed, Credit,
-    CreditReturned, EndReason, EndpointCredit, Endpoints, Fallback, FilterFrame, Grant, Heartbeat, Hello,
-    HelloAck, Identity, ListedModel, ModelList, ModelRule, ModelTable, Network, Policy, Pool, RateLimit,
-    Recall, Refused, Register, Reject, RequestKey, RequeueOn, Role, Route, Running, Source, Started, Trust,
-    rate_limit,
+    CreditReturned, EndReason, EndpointCredit, Endpoints, Evict, Fallback, FilterFrame, Grant, Heartbeat,
+    Hello, HelloAck, Identity, ListedModel, ModelList, ModelRule, ModelTable, Network, Policy, Pool,
+    RateLimit, Recall, Refused, Register, Reject, RequestKey, RequeueOn, Role, Route, Running, Source,
+    Started, Trust, rate_limit,
 };
 use prost::Message;
 
@@ -291,6 +291,17 @@ fn commands() -> Vec<Kind> {
         Kind::ModelList(ModelList {
             models: vec![ListedModel { id: "m".into(), object: r#"{"id":"m"}"#.into() }],
         }),
+        Kind::Evict(Evict {
+            answer: Some(Reject {
+                sequence: 300,
+                status: 429,
+                code: "evicted".into(),
+                outcome: "evicted".into(),
+                message: "full".into(),
+                retry_after_ms: Some(1_500),
+                ..Reject::default()
+            }),
+        }),
     ]
 }
 
@@ -358,6 +369,7 @@ const COMPANION_FRAMES: &[&str] = &[
     "080810091a0a42080a04636861741003",
     "080810091a165a140808120e3132372e302e302e313a393139301801",
     "080810091a1362110a0f0a016d120a7b226964223a226d227d",
+    "080810091a256a230a2108ac0210ad031a07657669637465642207657669637465642a0466756c6c30dc0b",
 ];
 
 fn assert_golden<M: Message + Default + PartialEq + std::fmt::Debug>(frames: &[M], golden: &[&str]) {

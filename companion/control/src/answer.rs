@@ -36,6 +36,7 @@ pub(crate) fn for_outcome(
         Outcome::Displaced => (capacity_status, Code::Displaced),
         Outcome::RejectedPolicy => (capacity_status, Code::NotQueued),
         Outcome::ExpiredTtl => (capacity_status, Code::QueueTimeout),
+        Outcome::Evicted => (429, Code::Evicted),
         Outcome::RejectedUnmeetable => (429, Code::DeadlineUnmeetable),
         Outcome::RejectedBudget => (429, Code::BudgetExceeded),
         Outcome::DeadlineExceeded => (504, Code::DeadlineExceeded),
@@ -118,6 +119,7 @@ fn other_message(outcome: Outcome, pool: &str) -> String {
     match outcome {
         Outcome::RejectedUnmeetable => "The deadline of this request can't be met. Try again later, or give it a later deadline.".to_owned(),
         Outcome::RejectedBudget => format!("Your budget in pool `{pool}` is used up. Try again after retry-after, when it has room again, or raise arbitration.flows.budgets."),
+        Outcome::Evicted => format!("A critical request waited for the place of this one in pool `{pool}`, and no answer had begun (eviction). Try again after retry-after, add servers, or send it with a higher priority."),
         Outcome::DeadlineExceeded => "The deadline of this request passed while it waited. Give it a later deadline (x-penstock-deadline-ms) or a higher priority.".to_owned(),
         Outcome::NoEndpoints => format!("No server of pool `{pool}` is ready for this request. Check the servers' health and pools[].endpoints."),
         Outcome::ShuttingDown => "The gateway is shutting down. Try again after retry-after.".to_owned(),

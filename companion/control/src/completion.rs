@@ -35,10 +35,15 @@ impl Completion<'_> {
         self.answer.status
     }
 
-    /// The endpoint may compute on: the client left before the end of the answer, or the request runs in the background.
+    /// The gateway has answered the client, because a critical request waits for the place.
+    pub(crate) const fn is_evicted(&self) -> bool {
+        matches!(self.answer.end, EndReason::Evicted)
+    }
+
+    /// The endpoint may compute on: the client left or was answered before the end of the answer, or the request runs in the background.
     const fn may_run_on(&self) -> bool {
         match self.answer.end {
-            EndReason::ClientLeft => self.answer.was_sent,
+            EndReason::ClientLeft | EndReason::Evicted => self.answer.was_sent,
             EndReason::RunsOn => true,
             _ => false,
         }

@@ -146,6 +146,7 @@ pub(crate) fn count(answer: &ReportedAnswer, asked: &Asked, token_time: Option<D
         EndReason::Unavailable
         | EndReason::ResetBeforeAnswer
         | EndReason::TimedOutBeforeAnswer
+        | EndReason::Evicted
         | EndReason::ReportedError => Counted::NOTHING,
         // Redirects and error pages are no service.
         EndReason::Served | EndReason::Unspecified | EndReason::RunsOn if answer.status >= 300 => {

@@ -120,7 +120,7 @@ pub enum RequestNews {
     /// The granted request has ended.
     Completed(Completed),
     /// The request has ended after its first grant, and no endpoint is known to have ended it: its client left before it was
-    /// sent, its session is gone, or it waited again and left the queue without another grant.
+    /// sent, its session is gone, it was evicted, or it waited again and left the queue without another grant.
     Dropped(Dropped),
 }
 
@@ -223,7 +223,7 @@ pub struct Completed {
 #[derive(Clone, Debug)]
 pub struct Dropped {
     /// How it left the queue the last time: the outcome of its first grant, or, if it waited again, that of its rejection or
-    /// [`Outcome::Cancelled`], which is its second outcome.
+    /// [`Outcome::Cancelled`], which is its second outcome, as is [`Outcome::Evicted`].
     pub outcome: Outcome,
     /// How often it was requeued.
     pub requeues: u32,

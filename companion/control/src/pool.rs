@@ -15,6 +15,7 @@ mod decisions;
 mod effect;
 mod eligibility;
 mod endpoints;
+mod eviction;
 mod explain;
 mod input;
 mod lifecycle;
@@ -167,6 +168,7 @@ impl Pool {
                 self.started(now, id, endpoint, attempts);
                 self.begun(now, id, endpoint, status);
                 self.first_token(now, id, has_first_token);
+                self.responds(now, id);
             }
             PoolInput::AttemptFailed { id, attempt } => self.attempt_failed(now, id, attempt),
             PoolInput::Completed { id, completion } => self.completed(now, id, completion),

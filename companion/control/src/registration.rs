@@ -183,6 +183,8 @@ pub(crate) struct Running<'a> {
     pub(crate) endpoint: &'a str,
     /// Since its grant.
     pub(crate) age: Duration,
+    /// Its server has begun to respond.
+    pub(crate) has_begun: bool,
     /// The first byte of its answer has arrived.
     pub(crate) has_first_token: bool,
     /// The address of the endpoint that computes its prompt; `None`: the one where it runs does, or the answer has begun.

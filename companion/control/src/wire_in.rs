@@ -72,6 +72,7 @@ pub(crate) fn running(message: &wire::Running) -> Running<'_> {
     Running {
         endpoint: &message.endpoint,
         age: Duration::from_micros(message.age_us),
+        has_begun: message.started,
         has_first_token: message.first_token,
         prefill_endpoint: non_empty(&message.prefill_endpoint),
     }
@@ -167,7 +168,7 @@ fn result(message: &wire::Completed) -> Option<AnswerResult> {
             503 => Some(AnswerResult::Refused(503)),
             status => of_status(status),
         },
-        wire::EndReason::ClientLeft => Some(AnswerResult::Left),
+        wire::EndReason::ClientLeft | wire::EndReason::Evicted => Some(AnswerResult::Left),
         wire::EndReason::Unavailable | wire::EndReason::ResetBeforeAnswer => None,
     }
 }

@@ -54,7 +54,16 @@ fn write(text: &mut String, value: &str) {
 
 /// The rejection of the filter's request with this sequence number.
 pub(crate) fn reject(sequence: u64, rejection: &Rejection) -> Kind {
-    Kind::Reject(wire::Reject {
+    Kind::Reject(error(sequence, rejection))
+}
+
+/// Asks for the end of the filter's request with this sequence number, by this answer.
+pub(crate) fn evict(sequence: u64, rejection: &Rejection) -> Kind {
+    Kind::Evict(wire::Evict { answer: Some(error(sequence, rejection)) })
+}
+
+fn error(sequence: u64, rejection: &Rejection) -> wire::Reject {
+    wire::Reject {
         sequence,
         status: u32::from(rejection.answer.status),
         code: rejection.answer.code.as_str().to_owned(),
@@ -65,7 +74,7 @@ pub(crate) fn reject(sequence: u64, rejection: &Rejection) -> Kind {
         queue_us: micros(rejection.waited),
         saturation_milli: rejection.saturation_milli,
         rate_limit: rejection.rate_limit.map(left_of_budget),
-    })
+    }
 }
 
 fn left_of_budget(left: RateLimit) -> wire::RateLimit {

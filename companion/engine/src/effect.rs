@@ -23,6 +23,8 @@ pub enum Effect {
         /// Time since its first arrival.
         waited: Duration,
     },
+    /// A granted request is asked to end.
+    Evict(Evict),
     /// Details of the preceding grant, while [`crate::Engine::trace`] is on.
     Traced(Trace),
     /// A settled cost above 0 that counts in a usage window, while [`crate::Engine::report_usage`] is on. Another engine
@@ -80,6 +82,19 @@ pub struct Reject {
     pub waited: Duration,
     /// When to try again; `None` where a retry is pointless.
     pub retry_after: Option<Duration>,
+}
+
+/// A granted request whose answer hasn't begun is asked to end, because a critical request has waited for too long for its place
+/// ([`crate::Policy::eviction`]). It runs on until its end is an input, which says what was served. If its answer has begun in the meantime, the
+/// owner lets it run, and says so by [`crate::Input::Begun`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evict {
+    /// The request.
+    pub id: RequestId,
+    /// For how long the critical request has waited.
+    pub waited: Duration,
+    /// When to try again.
+    pub retry_after: Duration,
 }
 
 /// Details of a grant.

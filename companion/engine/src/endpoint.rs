@@ -5,6 +5,7 @@ mod abandoned;
 mod bound;
 pub(crate) mod cache_trust;
 mod credit;
+mod eviction;
 mod extra;
 mod predictions;
 mod prefill;

@@ -14,6 +14,7 @@ mod cached;
 mod capacity;
 mod choice;
 mod credit;
+mod eviction;
 mod extra;
 mod prefill;
 mod pushback;
@@ -87,6 +88,10 @@ pub(crate) struct Endpoints {
     abandoned: BTreeSet<(Instant, EndpointIndex)>,
     /// [`crate::Policy::release_after`].
     release_after: Option<Duration>,
+    /// The endpoints with requests that were asked to end.
+    evicting: BTreeSet<EndpointIndex>,
+    /// How many such requests have left their endpoints since the last [`Self::take_vacated`].
+    vacated: u64,
     scorer: EndpointScorer,
     first_listed: Option<Instant>,
     dispatching_since: Option<Instant>,
@@ -121,6 +126,8 @@ impl Endpoints {
             draining: 0,
             abandoned: BTreeSet::new(),
             release_after: None,
+            evicting: BTreeSet::new(),
+            vacated: 0,
             scorer: EndpointScorer::default(),
             first_listed: None,
             dispatching_since: None,
@@ -372,7 +379,7 @@ impl Endpoints {
         let (had_room, limits) = (endpoint.has_room(), endpoint.limits());
         let (stock, filled) = (endpoint.stock, endpoint.filled);
         let (in_prefill, share) = (endpoint.running.in_prefill, endpoint.share);
-        let abandoned_since = endpoint.abandoned.since();
+        let (abandoned_since, evicted) = (endpoint.abandoned.since(), endpoint.running.evicted);
         change(endpoint);
         let relimited = limits != endpoint.limits();
         if relimited {
@@ -380,6 +387,7 @@ impl Endpoints {
         }
         self.update_stock(index, rng);
         self.update_abandoned(index, abandoned_since);
+        self.update_evicting(index, evicted);
         let endpoint = &self.all[index];
         let sum = if endpoint.ready { &mut self.stock } else { &mut self.draining };
         *sum = *sum - stock + endpoint.stock;
@@ -405,7 +413,7 @@ impl Endpoints {
         let had_room = endpoint.has_room();
         let (was_listed, was_ready, stock) = (endpoint.listed, endpoint.ready, endpoint.stock);
         let (filled, abandoned_since) = (endpoint.filled, endpoint.abandoned.since());
-        let (share, busyness) = (endpoint.share, endpoint.busyness());
+        let (share, busyness, evicted) = (endpoint.share, endpoint.busyness(), endpoint.running.evicted);
         let (bound_inputs, probe_at) = (endpoint.bound_inputs(), endpoint.health.probe_at());
         let (state, ..) = endpoint.shown_health();
         let did_decode = endpoint.ready && endpoint.decodes();
@@ -428,6 +436,7 @@ impl Endpoints {
         }
         self.update_stock(index, rng);
         self.update_abandoned(index, abandoned_since);
+        self.update_evicting(index, evicted);
         let endpoint = &self.all[index];
         self.listed = self.listed + usize::from(endpoint.listed) - usize::from(was_listed);
         self.ready = self.ready + usize::from(endpoint.ready) - usize::from(was_ready);

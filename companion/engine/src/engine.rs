@@ -10,6 +10,7 @@ mod budget;
 mod credit;
 mod dispatch;
 mod endpoint_events;
+mod eviction;
 mod lifecycle;
 mod prefill;
 mod prepare;
@@ -27,6 +28,7 @@ use crate::counters::Counters;
 use crate::drain_rate::DrainRate;
 use crate::effect::{Effect, Reject};
 use crate::endpoints::Endpoints;
+use crate::eviction::Evictions;
 use crate::expiry::{Expiry, Ttls};
 use crate::hashed_name::NameHasher;
 use crate::ids::JobId;
@@ -87,6 +89,7 @@ pub struct Engine {
     endpoints: Endpoints,
     rate_limiter: RateLimiter,
     expiry: Expiry,
+    evictions: Evictions,
     /// The waiting requests that avoid endpoints, by the end of their pauses.
     pauses: BTreeSet<(Instant, JobId)>,
     /// The waiting requests that avoid an endpoint because it refused them, by that endpoint.
@@ -120,6 +123,7 @@ impl Engine {
             rate_limiter: RateLimiter::new(policy.queue.max_rate, now),
             tree: Tree::new(&policy, names.clone(), seed, now),
             budgets: Budgets::new(&policy.flows, now),
+            evictions: Evictions::new(policy.eviction.is_some()),
             policy,
             now,
             ready: false,
@@ -154,6 +158,7 @@ impl Engine {
         if !self.is_manual() {
             self.expire();
             self.dispatch();
+            self.evict();
         }
         self.drain_rate.advance(self.now, self.is_saturated());
     }
@@ -165,6 +170,7 @@ impl Engine {
         self.expire();
         if !self.is_manual() {
             self.dispatch();
+            self.evict();
         }
         self.drain_rate.advance(self.now, self.is_saturated());
     }
@@ -203,7 +209,7 @@ impl Engine {
         let pause = self.pauses.first().map(|&(until, _)| until);
         let wake = self.budgets.next_wake();
         let timers = expires.into_iter().chain(token).chain(probe);
-        timers.chain(release).chain(pause).chain(wake).min()
+        timers.chain(release).chain(pause).chain(wake).chain(self.next_eviction()).min()
     }
 
     fn advance(&mut self, now: Instant) {
@@ -236,6 +242,7 @@ impl Engine {
             Input::Cancel(id) => self.cancel(id),
             Input::Sent { id, endpoint } => self.sent(id, endpoint),
             Input::FirstToken(id) => self.answer_begun(id),
+            Input::Begun(id) => self.begun(id),
             Input::Completed { id, service } => self.completed(id, service),
             Input::Left { id, service } => self.left(id, service),
             Input::Settle { id, service } => self.settle(id, service),
@@ -339,13 +346,22 @@ impl Engine {
         let job = &self.jobs[id];
         self.tree.enqueue(id, &job.queued, &self.endpoints);
         self.expiry.insert(id, job.queued.arrival, job.deadline());
+        self.list_waiting(id);
+    }
+
+    /// `id` waits no longer.
+    fn stop_timers(&mut self, id: JobId) {
+        let job = &self.jobs[id];
+        let (arrival, deadline) = (job.queued.arrival, job.deadline());
+        self.expiry.remove(id, arrival, deadline);
+        self.evictions.remove_waiting(id, arrival);
     }
 
     /// Takes `id` out of the queue. The caller then calls [`Self::release`].
     fn take_waiting(&mut self, id: JobId) -> Job {
         self.forget_pause(id);
+        self.stop_timers(id);
         let job = self.jobs.remove(id);
-        self.expiry.remove(id, job.queued.arrival, job.deadline());
         self.tree.remove(id, &job.queued, &self.endpoints);
         job
     }

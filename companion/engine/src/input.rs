@@ -430,6 +430,9 @@ pub enum Input {
     /// The first byte of a granted request's answer arrived: its prompt is no longer in prefill. Only class thresholds depend
     /// on it. Without this event the prompt counts as in prefill until the request ends.
     FirstToken(RequestId),
+    /// The server of a granted request has begun to respond, so the request isn't asked to end any more, or runs on if it was: see
+    /// [`crate::effect::Evict`]. [`Self::FirstToken`] says as much.
+    Begun(RequestId),
     /// A granted request ended: stock is released, and the cost is settled or refunded.
     Completed {
         /// The request.

@@ -69,6 +69,10 @@ pub(crate) struct Running {
     pub(crate) is_answering: bool,
     /// The final cost, if it is known before the end; 0: refunded.
     pub(crate) settled: Option<u64>,
+    /// The number of its start: a later one is greater.
+    pub(crate) start: u64,
+    /// Its server has begun to respond, as far as the owner has told.
+    pub(crate) has_begun: bool,
 }
 
 /// A prompt that another endpoint computes than the one that answers.

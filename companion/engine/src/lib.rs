@@ -19,6 +19,7 @@ pub mod effect;
 mod endpoint;
 mod endpoints;
 mod engine;
+mod eviction;
 mod expiry;
 mod gate;
 mod hashed_name;

@@ -23,6 +23,10 @@ pub const ABANDONED_STILL_S: u64 = 3;
 pub const ABANDONED_ALONE_S: u64 = 20;
 /// The flows with nothing running that are seen at an event, for a place above a bound.
 pub const IDLE_FLOWS_SEEN: usize = 16;
+/// The critical requests that have waited for too long and are seen at an event, to evict other requests for them: the first ones of many.
+pub const OVERDUE_SEEN: usize = 16;
+/// The running requests that are seen for each of them: those that were granted last.
+pub const SILENT_SEEN: usize = 32;
 /// Endpoints in a grant: the first choice and its fallbacks.
 pub const GRANT_ENDPOINTS_MAX: usize = 3;
 /// Flows with state of their own, beside those that the policy names. Further identities share [`OVERFLOW_FLOWS`].

@@ -21,6 +21,8 @@ pub(crate) struct Load {
     pub(crate) sequences: u64,
     /// The part that runs in places above the bound.
     pub(crate) extra: Extra,
+    /// Requests that were asked to end.
+    pub(crate) evicted: u64,
 }
 
 /// The part of a load that runs in places above the bound: see [`crate::policy::ExtraPlaces`].
@@ -59,6 +61,7 @@ impl Load {
             in_prefill: prefill,
             sequences,
             extra: Extra::default(),
+            evicted: 0,
         }
     }
 
@@ -96,6 +99,20 @@ impl Load {
         Self { extra, ..self }
     }
 
+    /// This load of one request, which was asked to end as that of `other` was.
+    pub(crate) const fn evicted_like(self, other: &Self) -> Self {
+        Self { evicted: other.evicted, ..self }
+    }
+
+    /// The part that counts against a bound of this unit.
+    pub(crate) const fn in_unit(&self, unit: StockUnit) -> u64 {
+        match unit {
+            StockUnit::Requests => 1,
+            StockUnit::Sequences => self.sequences,
+            StockUnit::Tokens => self.tokens,
+        }
+    }
+
     pub(crate) const fn prompt(&self) -> u64 {
         self.tokens - self.output
     }
@@ -111,6 +128,7 @@ impl AddAssign for Load {
         self.extra.requests += more.extra.requests;
         self.extra.sequences += more.extra.sequences;
         self.extra.tokens += more.extra.tokens;
+        self.evicted += more.evicted;
     }
 }
 
@@ -125,7 +143,8 @@ impl SubAssign for Load {
                 && self.sequences >= less.sequences
                 && self.extra.requests >= less.extra.requests
                 && self.extra.sequences >= less.extra.sequences
-                && self.extra.tokens >= less.extra.tokens,
+                && self.extra.tokens >= less.extra.tokens
+                && self.evicted >= less.evicted,
             "invariant: a load that ends was started"
         );
         self.tokens = self.tokens.saturating_sub(less.tokens);
@@ -136,6 +155,7 @@ impl SubAssign for Load {
         self.extra.requests = self.extra.requests.saturating_sub(less.extra.requests);
         self.extra.sequences = self.extra.sequences.saturating_sub(less.extra.sequences);
         self.extra.tokens = self.extra.tokens.saturating_sub(less.extra.tokens);
+        self.evicted = self.evicted.saturating_sub(less.evicted);
     }
 }
 
@@ -162,8 +182,15 @@ mod tests {
     fn a_load_is_prompt_and_output_and_prefills_uncached_tokens() {
         let estimate = TokenEstimate { prompt: 100, cached: 40, output: 10, sequences: 2 };
         let within = Extra::default();
-        let expected =
-            Load { tokens: 110, output: 10, prefill: 60, in_prefill: 60, sequences: 2, extra: within };
+        let expected = Load {
+            tokens: 110,
+            output: 10,
+            prefill: 60,
+            in_prefill: 60,
+            sequences: 2,
+            extra: within,
+            evicted: 0,
+        };
         assert_eq!(Load::of(&estimate), expected);
         assert_eq!(Load::of(&estimate).prefilled().in_prefill, 0);
         let endless = TokenEstimate {
@@ -179,6 +206,7 @@ mod tests {
             in_prefill: 0,
             sequences: 1,
             extra: within,
+            evicted: 0,
         };
         assert_eq!(Load::of(&endless), expected);
     }

@@ -32,7 +32,7 @@ impl Meaning {
     }
 }
 
-/// How a request left the queue, or why it never entered it. Every request has one.
+/// How a request left the queue, or why it never entered it. Every request has one; one that was granted may have a second one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
     /// Dispatched at its arrival.
@@ -59,6 +59,8 @@ pub enum Outcome {
     RejectedInvalid,
     /// A more critical request took its place in the queue.
     Displaced,
+    /// It ran, its answer hadn't begun, and a critical request waited for its place.
+    Evicted,
     /// The request waited longer than the ttl.
     ExpiredTtl,
     /// The client's own deadline passed.
@@ -77,7 +79,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// All outcomes, in the order of the metric's documentation.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Bypassed,
         Self::Leased,
         Self::Dispatched,
@@ -90,6 +92,7 @@ impl Outcome {
         Self::RejectedBudget,
         Self::RejectedInvalid,
         Self::Displaced,
+        Self::Evicted,
         Self::ExpiredTtl,
         Self::DeadlineExceeded,
         Self::Cancelled,
@@ -100,10 +103,10 @@ impl Outcome {
     ];
 
     /// The outcomes of requests that aren't served and that their clients didn't cancel, in the order of [`ALL`](Self::ALL).
-    pub const UNSERVED: [Self; 15] = Self::unserved();
+    pub const UNSERVED: [Self; 16] = Self::unserved();
 
-    const fn unserved() -> [Self; 15] {
-        let mut unserved = [Self::Internal; 15];
+    const fn unserved() -> [Self; 16] {
+        let mut unserved = [Self::Internal; 16];
         let (mut count, mut index) = (0, 0);
         while index < Self::ALL.len() {
             let outcome = Self::ALL[index];
@@ -133,6 +136,7 @@ impl Outcome {
             Self::RejectedBudget => "rejected_budget",
             Self::RejectedInvalid => "rejected_invalid",
             Self::Displaced => "displaced",
+            Self::Evicted => "evicted",
             Self::ExpiredTtl => "expired_ttl",
             Self::DeadlineExceeded => "deadline_exceeded",
             Self::Cancelled => "cancelled",
@@ -160,7 +164,8 @@ impl Outcome {
             | Self::RejectedPolicy
             | Self::RejectedUnmeetable
             | Self::RejectedBudget
-            | Self::Displaced => Meaning::Refused,
+            | Self::Displaced
+            | Self::Evicted => Meaning::Refused,
             // A drain that lasts turns every client away, so it must not look healthy.
             Self::RejectedTooManyFlows
             | Self::RejectedQueueFull

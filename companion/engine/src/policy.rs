@@ -63,6 +63,9 @@ pub struct Policy {
     pub release_after: Option<Duration>,
     /// Places above the bound of an endpoint for flows with nothing running.
     pub extra_for_idle_flows: ExtraPlaces,
+    /// How long a critical request waits for room before a running sheddable request is asked to end for it, one whose answer hasn't begun.
+    /// `None`: none is. Above 0.
+    pub eviction: Option<Duration>,
     /// A newcomer that is predicted to miss its deadline is rejected at once.
     pub reject_unmeetable: bool,
     /// Weights of the scorers that choose among endpoints with room.
@@ -90,6 +93,7 @@ impl Default for Policy {
             failing: Some(Failing::default()),
             release_after: None,
             extra_for_idle_flows: ExtraPlaces::NONE,
+            eviction: None,
             reject_unmeetable: false,
             scheduler: Scorers::default(),
             min_uncached_tokens: None,

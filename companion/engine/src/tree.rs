@@ -422,11 +422,18 @@ impl Tree {
 
     /// Whether `request` may go to `endpoint` now, by the endpoint's room, the request's set, and its identity's limit.
     pub(crate) fn allows(&self, request: &Queued, endpoint: &Endpoint) -> bool {
-        let full = self
-            .config
-            .max_in_flight_per_endpoint
-            .is_some_and(|limit| self.identity_of(request.flow).full_at(limit).any(|id| id == endpoint.id));
-        !full && self.eligibility.allows(request.eligibility, endpoint)
+        !self.is_full_at(request, endpoint) && self.eligibility.allows(request.eligibility, endpoint)
+    }
+
+    /// Whether `request` may go to `endpoint` if that has room, by the request's set, and its identity's limit.
+    pub(crate) fn may_use(&self, request: &Queued, endpoint: &Endpoint) -> bool {
+        !self.is_full_at(request, endpoint) && self.eligibility.includes(request.eligibility, endpoint)
+    }
+
+    /// The identity of `request` runs as many requests at `endpoint` as it may there.
+    fn is_full_at(&self, request: &Queued, endpoint: &Endpoint) -> bool {
+        let limit = self.config.max_in_flight_per_endpoint;
+        limit.is_some_and(|limit| self.identity_of(request.flow).full_at(limit).any(|id| id == endpoint.id))
     }
 
     /// The endpoints that take the head of `flow` now, whatever its size; `None`: all with room.

@@ -285,6 +285,14 @@ impl Stream {
         self.end_with(now, worker, reply, Vec::new());
     }
 
+    /// The worker ends a request at its server by this reply, if the server hasn't begun to respond. The gateway takes a reply at any time until
+    /// the response's headers are answered.
+    pub(crate) fn evict(&mut self, now: Instant, worker: &mut Worker, sequence: u64, reply: LocalReply) {
+        if self.sequence == Some(sequence) && worker.evict(now, sequence, reply.status) {
+            self.reply(now, worker, reply);
+        }
+    }
+
     /// Replies to a request that no server has answered. The worker handles the reply's headers as those of any response.
     pub(crate) fn reply(&mut self, now: Instant, worker: &mut Worker, reply: LocalReply) {
         self.facts.set_replying();

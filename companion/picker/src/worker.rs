@@ -304,6 +304,13 @@ impl Seat {
                         stream.resume_response(worker, sequence);
                     }
                 }
+                Effect::Evict { context, sequence, reply } => {
+                    if let Some(stream) = streams.get_mut(&context) {
+                        let before = stream.body_bytes();
+                        stream.evict(now, worker, sequence, reply);
+                        shared.account(before, stream.body_bytes());
+                    }
+                }
                 Effect::EndSilentResponse { context, sequence } => {
                     if let Some(stream) = streams.get_mut(&context) {
                         let before = stream.body_bytes();

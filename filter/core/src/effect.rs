@@ -45,6 +45,15 @@ pub enum Effect {
         /// The worker's number of the request.
         sequence: u64,
     },
+    /// Send a local reply on an HTTP stream whose request is at its server, if `Worker::evict` agrees then.
+    Evict {
+        /// The host's id of the HTTP stream.
+        context: u32,
+        /// The worker's number of the request.
+        sequence: u64,
+        /// The reply.
+        reply: LocalReply,
+    },
     /// Count what a paused HTTP stream has received, and pass it to `Worker::handle_received`.
     CountReceived {
         /// The host's id of the HTTP stream.

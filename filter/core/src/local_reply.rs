@@ -172,6 +172,17 @@ impl Failure {
     }
 }
 
+impl From<&Reject> for QueueReport {
+    fn from(reject: &Reject) -> Self {
+        Self {
+            outcome: reject.outcome.clone(),
+            queue_us: reject.queue_us,
+            saturation_milli: reject.saturation_milli,
+            rate_limit: reject.rate_limit.map(RateLimit::from),
+        }
+    }
+}
+
 impl From<&Reject> for Failure {
     fn from(reject: &Reject) -> Self {
         Self {

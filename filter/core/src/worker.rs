@@ -8,6 +8,7 @@ mod body_callbacks;
 mod carried_status;
 mod companion_down;
 mod credit_admission;
+mod eviction;
 mod grant_headers;
 mod held_responses;
 mod in_flight_counts;
@@ -54,7 +55,6 @@ use crate::local_reply::{Failure, QueueReport};
 use crate::model_list::ModelList;
 use crate::pool_endpoints::{self, PoolEndpoints};
 use crate::process_identity::{ProcessIdentity, RandomBits, SigningKey};
-use crate::rate_limit::RateLimit;
 use crate::retry_advice::FailingPools;
 use crate::served_models::ServedModels;
 use crate::session;
@@ -351,6 +351,7 @@ impl Worker {
             match command.kind {
                 Some(command::Kind::Grant(grant)) => self.handle_grant(now, id, grant),
                 Some(command::Kind::Reject(reject)) => self.handle_reject(id, &reject),
+                Some(command::Kind::Evict(evict)) => self.handle_evict(now, id, &evict),
                 Some(command::Kind::Policy(policy)) => self.handle_policy(now, id, &policy),
                 Some(command::Kind::Endpoints(message)) => {
                     if self.sessions.id_of(Some(&message.pool)) == id {
@@ -477,12 +478,7 @@ impl Worker {
         if let Some(pool) = &exchange.pool {
             set_saturation(&mut self.saturation_milli, &pool.name, reject.saturation_milli);
         }
-        let report = QueueReport {
-            outcome: reject.outcome.clone(),
-            queue_us: reject.queue_us,
-            saturation_milli: reject.saturation_milli,
-            rate_limit: reject.rate_limit.map(RateLimit::from),
-        };
+        let report = QueueReport::from(reject);
         let reply = Failure::from(reject).reply(exchange.register.api(), Some(&report));
         self.effects.push_back(Effect::Reply { context: exchange.context, reply });
     }

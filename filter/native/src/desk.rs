@@ -30,6 +30,8 @@ pub(crate) enum StreamAction {
     ResumeResponse(u64),
     /// Of the request with this number.
     EndSilentResponse(u64),
+    /// To the request with this number, which is at its server.
+    Evict(u64, LocalReply),
     /// Of the request with this number.
     CountReceived(u64),
     Reply(LocalReply),
@@ -245,6 +247,7 @@ impl Seat {
                 Effect::EndSilentResponse { context, sequence } => {
                     (context, StreamAction::EndSilentResponse(sequence))
                 }
+                Effect::Evict { context, sequence, reply } => (context, StreamAction::Evict(sequence, reply)),
                 Effect::Reply { context, reply } => (context, StreamAction::Reply(reply)),
             };
             self.actions.push_back((context, action));

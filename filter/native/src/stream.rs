@@ -367,6 +367,13 @@ fn apply(desk: &Desk, config: ConfigId, (filter, sequence): (Filter, u64), actio
                 None => {}
             }
         }
+        StreamAction::Evict(sequence, reply) => {
+            let is_evicted =
+                with(desk, config, |seat| seat.worker.evict(host::now(), sequence, reply.status));
+            if is_evicted == Some(true) {
+                send(desk, config, filter, Some(sequence), &reply);
+            }
+        }
         StreamAction::CountReceived(sequence) => {
             let bytes = filter.with_headers(Map::Request, |headers| received_body_bytes(&filter, headers));
             let bytes = bytes.unwrap_or(0);

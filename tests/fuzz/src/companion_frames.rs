@@ -133,6 +133,7 @@ fn token() -> &'static str {
                 | Effect::Reply { .. }
                 | Effect::ResumeResponse { .. }
                 | Effect::EndSilentResponse { .. }
+                | Effect::Evict { .. }
                 | Effect::CountReceived { .. }
                 | Effect::LogError(_) => None,
             })
@@ -393,6 +394,14 @@ impl World {
                     self.transition(context, Http::Answered);
                 }
                 Some(Effect::ResumeResponse { .. } | Effect::EndSilentResponse { .. }) => {}
+                Some(Effect::Evict { context, sequence, reply }) => {
+                    assert_readable(&reply);
+                    if self.worker.evict(self.now, sequence, reply.status) {
+                        let (_, http) = self.contexts.get_mut(&context).expect("a stream that is open");
+                        assert_eq!(*http, Http::Resumed, "{context} is evicted");
+                        *http = Http::Answered;
+                    }
+                }
                 Some(Effect::CountReceived { sequence, .. }) => {
                     assert_eq!(self.worker.handle_received(self.now, sequence, 0), None);
                 }

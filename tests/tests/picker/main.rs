@@ -2,6 +2,7 @@
 
 mod choices;
 mod disaggregation;
+mod eviction;
 mod health;
 mod leaving;
 mod modes;

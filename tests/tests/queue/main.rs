@@ -6,6 +6,7 @@ mod clients_leave;
 mod credits;
 mod disaggregation;
 mod endpoint_constraints;
+mod eviction;
 mod flood_first;
 mod idle_flows;
 mod keep_alive;

@@ -247,6 +247,8 @@ impl World {
                 }
                 // These Envoys hold no response, and these servers may be silent for ever.
                 Effect::ResumeResponse { .. } | Effect::EndSilentResponse { .. } => {}
+                // The pools of these worlds have no evictions.
+                Effect::Evict { .. } => {}
                 // These Envoys pass every part of a body at once, so they have received no more.
                 Effect::CountReceived { sequence, .. } => {
                     let reply =

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::arbitration::{convert_bands, convert_flows, convert_key, convert_order};
 use super::classes::{self, ClassSets};
 use super::{
-    Arbitration, Credits, Down, Endpoints, Health, Model, Queue, Rewrite, Scheduler, Scrape, Slo, Stock,
-    Upstream, Usage, check_name, endpoints, millis, servers, slo, stock, upstream,
+    Arbitration, Credits, Down, Endpoints, Eviction, Health, Model, Queue, Rewrite, Scheduler, Scrape, Slo,
+    Stock, Upstream, Usage, check_name, endpoints, millis, servers, slo, stock, upstream,
 };
 use crate::error::Violation;
 use crate::name::LABEL_BYTES_MAX;
@@ -59,6 +59,9 @@ pub(crate) struct Pool {
     /// Limits of the work that runs at the endpoints.
     #[serde(default)]
     pub(crate) stock: Stock,
+    /// Running work that ends for critical requests that wait.
+    #[serde(default)]
+    pub(crate) eviction: Eviction,
     /// The order in which queued requests are granted.
     #[serde(default)]
     pub(crate) arbitration: Arbitration,
@@ -160,6 +163,7 @@ pub(super) fn convert(raw: Pool, identities_max: usize, path: &str) -> Result<cr
         failing: raw.endpoints.failing.as_ref().map(endpoints::Failing::policy),
         release_after: raw.stock.release_after.map(|after| after.0),
         extra_for_idle_flows: raw.stock.extra_for_idle_flows.0,
+        eviction: raw.eviction.policy(raw.queue.ttl.0, path)?,
         queue: raw.queue.limits(),
         gate: stock::convert(&raw.stock, path)?,
         bands: convert_bands(&arbitration.bands, &arbitration_path)?,
@@ -332,6 +336,7 @@ mod tests {
         let pool = valid(
             "queue: {max_rate: 2.5, requeues: 5}
 reject_unmeetable: true
+eviction: {sheddable: true, after: 400ms}
 down: {first: 250ms, max: 8s}
 companion_down: {hold: 2s, then: open}
 stock: {unit: tokens, watermark_per_backend: 20000, deviation: 0.25, release_after: 20s, extra_for_idle_flows: 3}
@@ -347,6 +352,8 @@ arbitration:
         let policy = pool.policy;
         assert_eq!(policy.queue.max_rate, Some(2.5));
         assert!(policy.reject_unmeetable);
+        assert_eq!(policy.eviction, Some(Duration::from_millis(400)));
+        assert_eq!(valid("eviction: {after: 400ms}").policy.eviction, None, "it is off");
         assert_eq!(
             policy.gate,
             Gate::Bounded {

@@ -166,7 +166,13 @@ impl Control {
             ..registration.clone()
         };
         let arrival = Arrival::ByCredit {
-            running: Running { endpoint, age: core::time::Duration::ZERO, has_first_token: false, prefill_endpoint: None },
+            running: Running {
+                endpoint,
+                age: core::time::Duration::ZERO,
+                has_begun: false,
+                has_first_token: false,
+                prefill_endpoint: None,
+            },
             pool: "",
             place: None,
             end: None,

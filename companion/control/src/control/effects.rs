@@ -28,6 +28,9 @@ impl Control {
                     self.send(key.epoch, command);
                 }
                 PoolEffect::Reject { key, rejection } => self.reject(key, rejection),
+                PoolEffect::Evict { key, rejection } => {
+                    self.send(key.epoch, wire_out::evict(key.sequence, &rejection));
+                }
                 PoolEffect::Ended { key, id, labels } => self.end_request(key, id, &labels),
                 PoolEffect::Counted(key) => {
                     self.record_end(key);

@@ -69,7 +69,7 @@ impl Pool {
             (Some((endpoint, running)), _) => {
                 self.enter_stock(now, registering, request, &labels, endpoint);
                 self.prefills_at(now, id, running);
-                self.first_token(now, id, running.has_first_token);
+                self.has_come_to(now, id, running);
             }
             (None, Arrival::New) => {
                 if !has_outcome {
@@ -293,7 +293,7 @@ impl Pool {
                 request.cached = Tokens(labels.tokens.map_or(0, |tokens| tokens.cached.into()));
                 self.adopt(now, request, endpoint);
                 self.prefills_at(now, id, running);
-                self.first_token(now, id, running.has_first_token);
+                self.has_come_to(now, id, running);
             }
             // It runs at an address that this pool doesn't have, so it only leaves the queue.
             None => self.runs_elsewhere(now, id, waited),
@@ -364,13 +364,14 @@ impl Pool {
                 };
                 let stage = Stage::adopted(self.endpoints.address(endpoint), now.before(running.age));
                 if let Some(request) = self.requests.get_mut(&id) {
-                    request.stage = stage;
+                    let evicted = request.granted_mut().and_then(|granted| granted.evicted.take());
+                    request.stage = stage.evicted_by(evicted);
                     request.requeues = registration.requeues;
                     request.is_rewritten |= registration.rewritten_to.is_some();
                 }
                 self.sent_to(now, id, endpoint);
                 self.prefills_at(now, id, running);
-                self.first_token(now, id, running.has_first_token);
+                self.has_come_to(now, id, running);
             }
             (None, Arrival::Running(running)) => self.adopt_waiting(now, id, registration, running),
         }
@@ -393,7 +394,7 @@ impl Pool {
         {
             self.sent_to(now, id, endpoint);
         }
-        self.first_token(now, id, running.has_first_token);
+        self.has_come_to(now, id, running);
     }
 
     /// A Hello reports that the filter has a request waiting.

@@ -26,6 +26,7 @@ impl Pool {
                 Effect::Grant(decided) => self.grant(now, &decided),
                 Effect::Reject(decided) => self.reject(now, decided),
                 Effect::Cancelled { id, waited } => self.cancelled(id, waited),
+                Effect::Evict(decided) => self.evict(now, decided),
                 Effect::UsageSettled(used) => self.observe_pool(PoolNews::Used(used)),
                 Effect::UsageRunning(running) => self.observe_pool(PoolNews::Running(running)),
                 Effect::Settled { id, band: _, cost } => {
@@ -106,6 +107,7 @@ impl Pool {
             failed: 0,
             refusals: Box::default(),
             unsent: Box::default(),
+            evicted: None,
             is_off_list: false,
         });
         let (key, labels) = (request.key, request.labels.clone());

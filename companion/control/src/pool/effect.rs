@@ -27,6 +27,8 @@ pub(crate) enum PoolEffect {
     },
     /// Send a rejection. The request has ended.
     Reject { key: RequestKey, rejection: Rejection },
+    /// Ask a filter to end a request that was granted. The request runs on until its filter reports its end.
+    Evict { key: RequestKey, rejection: Arc<Rejection> },
     /// Give places to a filter, or renew its credit.
     GiveCredit(GivenCredit),
     /// Ask a filter to give up a credit.

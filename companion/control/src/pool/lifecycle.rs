@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use penstock_engine::input::{AnswerResult, EndpointId, Input, RequestId, Service, Usage};
 use penstock_engine::{Instant, Outcome};
+use penstock_wire::Code;
 
 use super::Pool;
 use super::request::{Granted, OpenRequest};
@@ -13,7 +14,7 @@ use crate::cost_trace::CostEventKind;
 use crate::counting::{self, Asked, Counted, EstimateReason};
 use crate::filter_answer::FilterAnswer;
 use crate::labels::Labels;
-use crate::observation::{Completed, Decided, PoolNews, RequestNews};
+use crate::observation::{Completed, Decided, Dropped, PoolNews, RequestNews};
 
 /// The request was sent, and its usage isn't known: the estimate is settled.
 const AT_ESTIMATE: Service = Service::Cut(Usage { prompt: None, cached: None, output: None });
@@ -28,6 +29,19 @@ pub(super) struct Admission {
     pub(super) sequences: u32,
     /// Its last grant was above a bound.
     pub(super) extra: bool,
+}
+
+impl Admission {
+    /// The filter has answered the request, because the engine asked it to: no endpoint has.
+    const fn evicted(&self, status: u16) -> RequestNews {
+        RequestNews::Dropped(Dropped {
+            outcome: Outcome::Evicted,
+            requeues: self.requeues,
+            status: Some(status),
+            code: Some(Code::Evicted),
+            waited: self.waited,
+        })
+    }
 }
 
 impl Pool {
@@ -218,7 +232,11 @@ impl Pool {
             sequences: request.asked.sequences,
             extra: request.is_extra(),
         };
-        let news = self.completion_news(now, &admission, completion, &counted);
+        let news = if completion.is_evicted() {
+            admission.evicted(completion.status())
+        } else {
+            self.completion_news(now, &admission, completion, &counted)
+        };
         let labels = request.labels.clone();
         self.observe_estimate(service, &counted);
         self.observe_request(labels, news);

@@ -11,6 +11,7 @@ use crate::counting::Asked;
 use crate::failed_attempt::AttemptEnd;
 use crate::ids::{EnvoyId, Peer, RequestKey};
 use crate::labels::Labels;
+use crate::rejection::Rejection;
 
 /// A request that hasn't ended.
 #[derive(Debug)]
@@ -86,6 +87,8 @@ pub(super) struct Granted {
     pub(super) refusals: Box<[Refusal]>,
     /// The endpoints of the list to which Envoy couldn't send the request for a reason of its own.
     pub(super) unsent: Box<[EndpointId]>,
+    /// The answer with which its filter is asked to end it; `None`: it isn't asked to.
+    pub(super) evicted: Option<Arc<Rejection>>,
     /// Nothing can be learned from its way any more: Envoy sent it to an endpoint that wasn't granted, or another companion
     /// granted it, and that list isn't known.
     pub(super) is_off_list: bool,
@@ -183,6 +186,7 @@ impl Stage {
             failed: 0,
             refusals: Box::default(),
             unsent: Box::default(),
+            evicted: None,
             grant: Arc::new(grant),
             is_off_list: false,
         })
@@ -209,9 +213,18 @@ impl Stage {
             failed: 1,
             refusals: Box::default(),
             unsent: Box::default(),
+            evicted: None,
             grant: Arc::new(grant),
             is_off_list: true,
         })
+    }
+
+    /// This stage of a request that is asked to end by this answer; `None`: it isn't.
+    pub(super) fn evicted_by(mut self, evicted: Option<Arc<Rejection>>) -> Self {
+        if let Self::Granted(granted) = &mut self {
+            granted.evicted = evicted;
+        }
+        self
     }
 }
 

@@ -329,6 +329,7 @@ impl Taken {
             | Kind::Role(_)
             | Kind::Credit(_)
             | Kind::ModelList(_)
+            | Kind::Evict(_)
             | Kind::Recall(_) => None,
         });
         grants.collect()
@@ -366,6 +367,7 @@ impl Taken {
             | Kind::Role(_)
             | Kind::Credit(_)
             | Kind::ModelList(_)
+            | Kind::Evict(_)
             | Kind::Recall(_) => None,
         });
         endpoints.collect()
@@ -382,6 +384,7 @@ impl Taken {
             | Kind::Role(_)
             | Kind::Credit(_)
             | Kind::ModelList(_)
+            | Kind::Evict(_)
             | Kind::Recall(_) => None,
         });
         rejects.collect()

@@ -11,6 +11,7 @@ mod credit_reports;
 mod credits;
 mod demand;
 mod envoys;
+mod eviction;
 mod failures;
 mod flows;
 mod harness;

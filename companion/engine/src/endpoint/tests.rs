@@ -15,6 +15,7 @@ const ONE: Load = Load {
     in_prefill: 0,
     sequences: 1,
     extra: Extra { requests: 0, sequences: 0, tokens: 0 },
+    evicted: 0,
 };
 
 fn follow(endpoint: &mut Endpoint, gate: Gate) {

@@ -37,6 +37,7 @@ impl Endpoints {
         check_equal("stock", self.stock, sums.stock)?;
         check_equal("stock within the bounds", self.filled, sums.filled)?;
         check("abandoned requests are listed", self.audit_abandoned())?;
+        check("endpoints with requests that were asked to end are listed", self.audit_evicting())?;
         check_equal("draining stock", self.draining, sums.draining)?;
         check_equal("endpoints listed", self.listed as u64, sums.listed)?;
         check_equal("endpoints ready", self.ready as u64, sums.ready)?;
@@ -74,6 +75,7 @@ impl Endpoints {
         check_equal("tokens in prefill of an endpoint", running.in_prefill, sum.in_prefill)?;
         check_equal("sequences of an endpoint", running.sequences, sum.sequences)?;
         check("load above the bound of an endpoint", running.extra == sum.extra)?;
+        check_equal("requests of an endpoint that were asked to end", running.evicted, sum.evicted)?;
         let stock = endpoint.stock_in(self.gate);
         check_equal("stock of an endpoint", endpoint.stock, stock)?;
         check_equal("filled part of a bound", endpoint.filled, endpoint.filled_in(self.gate))?;

@@ -81,7 +81,7 @@ impl Engine {
         self.counters.dequeue_attempts += 1;
         self.counters.dequeue_successes += 1;
         let queued = self.jobs[id].queued;
-        self.expiry.remove(id, queued.arrival, self.jobs[id].deadline());
+        self.stop_timers(id);
         // Not a dispatch of the tree: that one serves only the request that is next.
         self.tree.remove(id, &queued, &self.endpoints);
         self.end_pause(id, false);

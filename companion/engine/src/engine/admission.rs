@@ -60,9 +60,8 @@ impl Engine {
     pub(super) fn adopt(&mut self, request: Request, endpoint: EndpointId, outcome: Outcome) {
         let id = match self.jobs.find(request.id) {
             Some(id) if self.jobs[id].is_waiting() => {
-                let job = &self.jobs[id];
-                self.expiry.remove(id, job.queued.arrival, job.deadline());
-                self.tree.remove(id, &job.queued, &self.endpoints);
+                self.stop_timers(id);
+                self.tree.remove(id, &self.jobs[id].queued, &self.endpoints);
                 self.end_pause(id, false);
                 self.jobs[id].session_lost = false;
                 self.jobs[id].queued.suspended = false;

@@ -38,6 +38,7 @@ impl Engine {
         let left = self.counters.outcomes_total();
         check_equal("arrivals", self.counters.arrivals, left + waiting.len() as u64)?;
         self.audit_expiry(&waiting)?;
+        self.audit_evictions()?;
         self.audit_pauses()?;
         self.audit_budgets()?;
         check("nothing waits while draining", !self.draining || waiting.is_empty())?;

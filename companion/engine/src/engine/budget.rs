@@ -134,6 +134,7 @@ impl Engine {
             Some(Over::Demote) => {
                 let queued = self.jobs[id].queued;
                 self.tree.remove(id, &queued, &self.endpoints);
+                self.evictions.remove_waiting(id, queued.arrival);
                 self.move_to_band(id, TreeBand::Demoted);
                 self.tree.enqueue(id, &self.jobs[id].queued, &self.endpoints);
             }

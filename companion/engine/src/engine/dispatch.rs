@@ -23,6 +23,7 @@ impl Engine {
     /// Where the gate counts sequences, the next request may fit no endpoint. Then its endpoints are reserved for it, and
     /// requests after it are granted as far as they need none of these. Reservations last until the next call.
     pub(super) fn dispatch(&mut self) {
+        self.hand_over();
         self.dispatch_within_bounds();
         // A grant above a bound may be the next request, which didn't fit within one.
         while self.dispatch_above_bounds() {
@@ -162,12 +163,11 @@ impl Engine {
     }
 
     /// Grants `id`, which waits, to the first of `endpoints`.
-    fn grant_waiting(&mut self, id: JobId, endpoints: Vec<EndpointId>) {
-        let job = &self.jobs[id];
-        let queued = job.queued;
+    pub(super) fn grant_waiting(&mut self, id: JobId, endpoints: Vec<EndpointId>) {
+        let queued = self.jobs[id].queued;
         let first = *endpoints.first().expect("invariant: an open eligibility set has an endpoint with room");
         // A granted request has no deadline here: only its client can end it.
-        self.expiry.remove(id, queued.arrival, job.deadline());
+        self.stop_timers(id);
         let charge = self.charge_for(id);
         let receipts = self.tree.dispatch(id, &queued, &charge, first, &self.endpoints);
         self.end_pause(id, false);

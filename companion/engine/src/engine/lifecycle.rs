@@ -66,8 +66,11 @@ impl Engine {
             cached_elsewhere: None,
             is_answering: false,
             settled: None,
+            start: self.evictions.next_start(),
+            has_begun: false,
         };
         self.jobs.start(id, running);
+        self.list_silent(id);
         self.push_running_usage(id, charge.model);
         self.charge_budget(id);
     }
@@ -111,7 +114,7 @@ impl Engine {
             return;
         }
         let (mut load, predicted_cached) = self.expected_at(id, endpoint);
-        load = running.answering_load(load).placed(running.load.extra.is_used());
+        load = running.answering_load(load).placed(running.load.extra.is_used()).evicted_like(&running.load);
         if running.is_answering {
             load = load.prefilled();
         }
@@ -146,6 +149,7 @@ impl Engine {
         if let Some(job) = job {
             self.end_prefill(job, true);
         }
+        self.begun(id);
     }
 
     pub(super) fn settle(&mut self, id: RequestId, service: Service) {
@@ -153,6 +157,8 @@ impl Engine {
             self.completed(id, service);
             return;
         }
+        // What an answer has cost is known only at its end.
+        self.begun(id);
         let Some((id, running)) = self.running_job(id) else {
             return;
         };
@@ -301,6 +307,7 @@ impl Engine {
             self.end_refusals(endpoint);
         }
         let cost = running.settled.unwrap_or_else(|| self.settle_cost(job_id, &running, service));
+        self.evictions.remove_silent(job_id, running.start);
         self.jobs.discard(job_id);
         self.tree.ended(flow, endpoint, &self.endpoints);
         self.tree.release_flow(flow);
@@ -318,6 +325,7 @@ impl Engine {
     pub(super) fn return_to_queue(&mut self, id: JobId, running: &Running, failure: Option<Failure>) {
         let endpoint = self.endpoints.id(running.endpoint);
         self.stop(running, false);
+        self.evictions.remove_silent(id, running.start);
         self.jobs.end(id);
         let job = &mut self.jobs[id];
         job.queued.cost = job.estimate.cost(self.policy.flows.cost, self.policy.weights);

@@ -30,6 +30,7 @@ impl Engine {
             self.change_endpoints(|endpoints, rng| endpoints.pardon_failing(now, rng));
         }
         self.rebuild_tree();
+        self.list_evictions_again();
         self.reserve_all_again();
     }
 

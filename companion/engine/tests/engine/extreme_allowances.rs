@@ -122,6 +122,7 @@ impl World {
                     self.waiting.remove(&id);
                 }
                 Effect::Settled { .. }
+                | Effect::Evict(_)
                 | Effect::Traced(_)
                 | Effect::UsageSettled(_)
                 | Effect::UsageRunning(_)

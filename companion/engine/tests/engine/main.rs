@@ -12,6 +12,7 @@ mod conformance;
 mod credit;
 mod disaggregation;
 mod effects;
+mod eviction;
 mod extra_places;
 mod extreme_allowances;
 mod gate;

@@ -169,6 +169,7 @@ impl Recorder {
                 Effect::UsageSettled(past) => self.reported.push((self.now, past)),
                 Effect::Reject(Reject { id, .. }) => panic!("{id:?} is rejected"),
                 Effect::Settled { .. }
+                | Effect::Evict(_)
                 | Effect::Cancelled { .. }
                 | Effect::Traced(_)
                 | Effect::UsageRunning(_)

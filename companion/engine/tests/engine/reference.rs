@@ -30,6 +30,7 @@ fn policy_choices(disciplines: &[Discipline]) -> PolicyChoices {
         disciplines: disciplines.to_vec(),
         dynamo: false,
         identities: false,
+        evictions: false,
         ..PolicyChoices::all()
     }
 }

@@ -63,7 +63,7 @@ proptest! {
                         left[(id.0 / 1_000 - 1) as usize] -= 1;
                     }
                     Effect::Settled { id, cost, .. } if id.0 >= 1_000 => served[(id.0 / 1_000 - 1) as usize] += cost.0,
-                    Effect::Settled { .. } | Effect::Traced(_) | Effect::UsageSettled(_) | Effect::UsageRunning(_) | Effect::Budget(_) | Effect::Reject(_) | Effect::Cancelled { .. } => {}
+                    Effect::Settled { .. } | Effect::Evict(_) | Effect::Traced(_) | Effect::UsageSettled(_) | Effect::UsageRunning(_) | Effect::Budget(_) | Effect::Reject(_) | Effect::Cancelled { .. } => {}
                 }
             }
             if left.contains(&0) {

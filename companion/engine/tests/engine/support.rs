@@ -5,7 +5,7 @@ pub mod allowances;
 
 use std::time::Duration;
 
-use penstock_engine::effect::{Grant, Reject};
+use penstock_engine::effect::{Evict, Grant, Reject};
 use penstock_engine::input::{Band, EndpointState, Prompt, Service, Usage};
 use penstock_engine::policy::{CostUnit, Flows, Gate, StockUnit};
 use penstock_engine::units::{Decimal, Tokens};
@@ -67,6 +67,7 @@ pub enum ShortEffect {
     Rejected(u64, Outcome),
     Cancelled(u64),
     Settled(u64, u64),
+    Evicted(u64),
 }
 
 pub fn shorten(effect: &Effect) -> ShortEffect {
@@ -91,6 +92,10 @@ pub fn shorten(effect: &Effect) -> ShortEffect {
             unreachable!("tracing and usage reports are off")
         }
         Effect::Settled { id, cost, .. } => ShortEffect::Settled(id.0, cost.0),
+        Effect::Evict(Evict { id, retry_after, .. }) => {
+            assert!((1..=120).contains(&retry_after.as_secs()), "{retry_after:?}");
+            ShortEffect::Evicted(id.0)
+        }
     }
 }
 

@@ -224,6 +224,7 @@ const fn rejection(outcome: Outcome) -> &'static str {
         Outcome::Displaced => {
             "rejected: a more critical request took its place in the full queue (queue.overflow)"
         }
+        Outcome::Evicted => "evicted: a critical request waited for its place (eviction); it was granted",
         Outcome::ExpiredTtl => "expired: it waited longer than queue.ttl,",
         Outcome::DeadlineExceeded => "expired: its client's deadline passed while it waited,",
         Outcome::Cancelled => "cancelled: its client or its Envoy was gone while it waited,",

@@ -154,6 +154,7 @@ impl RecentStats {
             | Outcome::RejectedUnmeetable
             | Outcome::RejectedBudget
             | Outcome::RejectedInvalid
+            | Outcome::Evicted
             | Outcome::DeadlineExceeded
             | Outcome::Cancelled
             | Outcome::ShuttingDown

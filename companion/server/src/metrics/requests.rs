@@ -115,14 +115,14 @@ fn outcomes(make: &Maker) -> prometheus::Result<[IntCounterVec; 2]> {
     let labels = request_labels(&["outcome", "band"]);
     let all = make.counter(
         "requests_total",
-        "Requests that left the queue or never entered it, by outcome. A request that was granted, waited again because no endpoint took \
-         it, and left the queue without another grant counts twice: refused_after_grant_total.",
+        "Requests that left the queue or never entered it, by outcome. A request that was granted, and was evicted or waited again because \
+         no endpoint took it and left the queue without another grant, counts twice: refused_after_grant_total.",
         &labels,
     )?;
     let second = make.counter(
         "refused_after_grant_total",
-        "Requests that were granted and later rejected or cancelled, because no endpoint had taken them or the grant came too late, by \
-         their second outcome. requests_total has both outcomes: its sum less this one counts every request once.",
+        "Requests that were granted and later rejected, evicted or cancelled, because no endpoint had taken them, the grant came too late \
+         or a critical request waited for their place, by their second outcome. requests_total has both outcomes: its sum less this one counts every request once.",
         &labels,
     )?;
     Ok([all, second])

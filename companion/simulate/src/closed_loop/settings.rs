@@ -66,6 +66,8 @@ pub const fn parameters(hardware: &Hardware) -> Parameters {
 /// The pool's policy.
 pub(super) fn policy(scenario: &Scenario) -> Policy {
     let mut policy = scenario.policy.clone();
+    // A simulated server ends with what it was sent, and no sooner.
+    policy.eviction = None;
     policy.gate = match scenario.gate {
         GateBy::Watermark(watermark) => {
             let bound = Decimal::from_billionths((watermark * Decimal::ONE as f64) as u128);

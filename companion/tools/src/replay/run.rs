@@ -63,6 +63,8 @@ impl<W: Write> Run<W> {
             // A script shows the order of the queue: only a file that asks for other places above the bounds lets flows go past it.
             policy.extra_for_idle_flows = ExtraPlaces::NONE;
         }
+        // The script alone ends requests.
+        policy.eviction = None;
         if !gate {
             policy.gate = Gate::Manual;
             // Without the gate, the work at endpoints holds no class back; the script does, by `blocked`.
@@ -307,7 +309,9 @@ impl<W: Write> Run<W> {
                 Effect::Cancelled { id, .. } => {
                     self.requests.remove(id);
                 }
-                Effect::Settled { .. }
+                // The policy of a script has no evictions.
+                Effect::Evict(_)
+                | Effect::Settled { .. }
                 | Effect::UsageSettled(_)
                 | Effect::UsageRunning(_)
                 | Effect::Budget(_) => {}

@@ -58,6 +58,8 @@ pub(crate) enum Upstream {
     Unanswered { failure: UpstreamFailure, status: u32 },
     /// Envoy sent a local reply for another reason.
     EndedByEnvoy { status: u32 },
+    /// The gateway has answered the client, because the companion asked for it.
+    Evicted { status: u32 },
     /// The request was requeued. The requeue listener's filter responds and reports the result.
     Requeued { status: u32 },
     /// A server responds.
@@ -182,7 +184,10 @@ impl Granted {
     pub(crate) fn running(&self, now: Instant, register: Register) -> Option<Running> {
         let response = match &self.upstream {
             Upstream::Responding(response) => Some(response),
-            Upstream::Pending | Upstream::Unanswered { .. } | Upstream::EndedByEnvoy { .. } => None,
+            Upstream::Pending
+            | Upstream::Unanswered { .. }
+            | Upstream::EndedByEnvoy { .. }
+            | Upstream::Evicted { .. } => None,
             Upstream::Requeued { .. } => return None,
         };
         let endpoint = response.map_or(&self.endpoint, |response| &response.endpoint);
@@ -247,6 +252,7 @@ impl Granted {
             Upstream::Pending
             | Upstream::Unanswered { .. }
             | Upstream::EndedByEnvoy { .. }
+            | Upstream::Evicted { .. }
             | Upstream::Requeued { .. } => None,
         };
         Running {
@@ -303,6 +309,7 @@ impl Granted {
                 return Completed { ended_us, ..response.completed(self.granted_at, sequence, host) };
             }
             Upstream::Unanswered { failure, status } => (status, failure.end_reason()),
+            Upstream::Evicted { status } => (status, EndReason::Evicted),
             // None of the granted endpoints accepted the request, whatever its requeued exchange came to.
             Upstream::Requeued { status } => (status, EndReason::Unavailable),
             Upstream::EndedByEnvoy { status } => (status, unfinished(&response_code_details(host), false)),

@@ -72,6 +72,10 @@ impl Worker {
                 && !response_code_details(host).starts_with("via_upstream");
             return if is_lost { lost_reply(api, end) } else { ResponseHeadersAction::default() };
         };
+        if let Upstream::Evicted { .. } = granted.upstream {
+            // The reply is complete, but for what a route adds to it.
+            return only_edits(vec![HeaderEdit::Remove(names::SERVED_HEADER.into())]);
+        }
         // A server's error passes unchanged. Only an error that Envoy itself sends is replaced.
         if status >= 400 {
             let details = response_code_details(host);
@@ -254,6 +258,7 @@ impl Worker {
                 Upstream::Pending
                 | Upstream::Unanswered { .. }
                 | Upstream::EndedByEnvoy { .. }
+                | Upstream::Evicted { .. }
                 | Upstream::Requeued { .. } => None,
             },
             Phase::ReadingBody(_) | Phase::Waiting { .. } | Phase::KeptAlive | Phase::Answered => None,

@@ -58,6 +58,9 @@ impl Worker {
         let Phase::Granted(granted) = &exchange.phase else {
             return false;
         };
+        if let Upstream::Evicted { .. } = granted.upstream {
+            return false;
+        }
         let details = response_code_details(host);
         let server_status = if details.starts_with("via_upstream") { status } else { 0 };
         let attempt = failed_attempt(exchange, granted, server_status, headers, host);

@@ -182,6 +182,7 @@ impl Rig {
                 | Effect::Reply { .. }
                 | Effect::ResumeResponse { .. }
                 | Effect::EndSilentResponse { .. }
+                | Effect::Evict { .. }
                 | Effect::CountReceived { .. }
                 | Effect::LogError(_) => {}
                 Effect::Resume { edits, .. } => self.edits += edits.len() as u64,

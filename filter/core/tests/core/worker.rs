@@ -8,6 +8,7 @@ mod credit_model;
 mod credit_reports;
 mod credit_returns;
 mod credits;
+mod eviction;
 mod exchange;
 mod fail_open;
 mod harness;

@@ -224,6 +224,7 @@ impl Load {
                 }
                 Effect::Reject(_) => panic!("rejected: {effect:?}"),
                 Effect::Cancelled { .. }
+                | Effect::Evict(_)
                 | Effect::Traced(_)
                 | Effect::UsageSettled(_)
                 | Effect::UsageRunning(_)

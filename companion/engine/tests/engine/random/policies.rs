@@ -29,6 +29,8 @@ pub struct PolicyChoices {
     pub identities: bool,
     /// Some policies have budgets.
     pub budgets: bool,
+    /// Some policies have evictions.
+    pub evictions: bool,
 }
 
 impl PolicyChoices {
@@ -42,6 +44,7 @@ impl PolicyChoices {
             stock_in_tokens: true,
             identities: true,
             budgets: true,
+            evictions: true,
         }
     }
 }
@@ -79,6 +82,11 @@ pub fn policy(rng: &mut Rng, choices: &PolicyChoices) -> Policy {
             ExtraPlaces::Part(quarters(1)),
             ExtraPlaces::Part(quarters(4)),
         ]),
+        eviction: if choices.evictions {
+            maybe(rng, 40, |rng| Duration::from_millis(1 + rng.below(10_000)))
+        } else {
+            None
+        },
         reject_unmeetable: rng.percent(20),
         scheduler: rng.choose(&[
             Scorers::default(),

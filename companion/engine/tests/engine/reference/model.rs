@@ -331,6 +331,8 @@ impl Model {
                 }
                 self.refresh_backlogs();
             }
+            // The policies of these worlds have no evictions.
+            Input::Begun(_) => {}
             Input::Completed { id, service } => self.complete(id, service, was_saturated, effects),
             Input::Left { id, service } => self.leave(id, service, was_saturated, effects),
             Input::Settle { id, service } if self.policy.gate == Gate::Manual => {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use penstock_engine::effect::{Grant, Reject, Trace};
+use penstock_engine::effect::{Evict, Grant, Reject, Trace};
 use penstock_engine::input::{Amended, Band, EndpointState, Relisted, Role, Service};
 use penstock_engine::policy::{Gate, Over, StockUnit};
 use penstock_engine::snapshot::EndpointSnapshot;
@@ -38,6 +38,10 @@ struct Entry {
     was_refused: bool,
     /// Its last grant was above a bound.
     is_extra: bool,
+    /// Its answer has begun since it runs.
+    has_begun: bool,
+    /// It was asked to end since it runs.
+    is_evicted: bool,
 }
 
 pub(crate) struct InvariantChecker {
@@ -122,6 +126,7 @@ impl InvariantChecker {
                     assert!(matches!(input, Some(Input::Cancel(cancelled)) if cancelled == *id));
                 }
                 Effect::Settled { id, .. } => self.settled(*id, input.as_ref()),
+                Effect::Evict(Evict { id, waited, .. }) => self.evicted(*id, *waited),
                 Effect::UsageRunning(_) | Effect::Budget(_) => {}
                 Effect::UsageSettled(usage) => assert!(usage.cost.0 > 0, "reported usage is above 0"),
                 Effect::Traced(_) => {}
@@ -214,6 +219,11 @@ impl InvariantChecker {
                 }
             }
             Input::TakeBack { endpoint, requests } => self.take_back(*endpoint, *requests),
+            Input::FirstToken(id) | Input::Begun(id) => {
+                if let Some(entry) = self.entries.get_mut(id) {
+                    entry.has_begun |= entry.runs();
+                }
+            }
             Input::PastUsage(_)
             | Input::Utc(_)
             | Input::BudgetUsage { .. }
@@ -222,7 +232,6 @@ impl InvariantChecker {
             | Input::TopUp { .. }
             | Input::ResetBudget(_)
             | Input::SharedUsage { .. }
-            | Input::FirstToken(_)
             | Input::Prefills { .. }
             | Input::PushedBack { .. }
             | Input::Restarted(_)
@@ -251,7 +260,10 @@ impl InvariantChecker {
         let running = State::Running { endpoint, settled: false };
         match self.entries.get_mut(&request.id) {
             Some(entry) if entry.runs() => {}
-            Some(entry) => entry.state = running,
+            Some(entry) => {
+                entry.state = running;
+                (entry.is_extra, entry.has_begun, entry.is_evicted) = (false, false, false);
+            }
             None => self.record_arrival(request, running),
         }
     }
@@ -299,8 +311,16 @@ impl InvariantChecker {
             self.arrivals += 1;
             let request = request.clone();
             let failed = None;
-            self.entries
-                .insert(request.id, Entry { request, state, failed, was_refused: false, is_extra: false });
+            let entry = Entry {
+                request,
+                state,
+                failed,
+                was_refused: false,
+                is_extra: false,
+                has_begun: false,
+                is_evicted: false,
+            };
+            self.entries.insert(entry.request.id, entry);
         }
     }
 
@@ -337,7 +357,8 @@ impl InvariantChecker {
             );
         }
         self.check_limits(&request, endpoints, is_extra, engine);
-        self.entries.get_mut(&id).expect("a granted request exists").is_extra = is_extra;
+        let entry = self.entries.get_mut(&id).expect("a granted request exists");
+        (entry.is_extra, entry.has_begun, entry.is_evicted) = (is_extra, false, false);
         let settled = false;
         *self.state_mut(id).expect("a granted request exists") =
             State::Running { endpoint: endpoints[0], settled };
@@ -429,6 +450,16 @@ impl InvariantChecker {
             let there = of_flow().filter(|entry| entry.runs_at() == Some(*endpoint)).count() as u64;
             assert!(there < most, "over max_in_flight at {endpoint:?}");
         }
+    }
+
+    /// Only a sheddable request that runs within the bounds and doesn't answer is asked to end, once, and only for one that has waited for long.
+    fn evicted(&mut self, id: RequestId, waited: Duration) {
+        assert!(self.policy.eviction.is_some_and(|after| waited >= after), "{waited:?}");
+        let demotes = self.demotes;
+        let entry = self.entries.get_mut(&id).expect("a request that is asked to end exists");
+        assert!(entry.runs() && !entry.is_extra && !entry.has_begun, "{entry:?}");
+        assert!(entry.request.band == Band::Sheddable || demotes, "{entry:?}");
+        assert!(!core::mem::replace(&mut entry.is_evicted, true), "{entry:?} is asked twice");
     }
 
     fn settled(&mut self, id: RequestId, input: Option<&Input>) {

@@ -15,7 +15,8 @@ const REASONS = {
   rejected_queue_full: "queue full", rejected_too_many_flows: "queue full, new tenant", rejected_flow_capacity: "tenant's limit",
   rejected_class_capacity: "class's limit", rejected_policy: "policy", rejected_unmeetable: "deadline unmeetable",
   rejected_budget: "tenant's budget",
-  rejected_invalid: "invalid request", displaced: "displaced by a more critical one", expired_ttl: "waited too long (ttl)",
+  rejected_invalid: "invalid request", displaced: "displaced by a more critical one",
+  evicted: "evicted for a critical one", expired_ttl: "waited too long (ttl)",
   deadline_exceeded: "client's deadline", no_endpoints: "no endpoint", shutting_down: "shutting down",
   gateway_unavailable: "companion unavailable", internal: "internal error",
 };

@@ -38,7 +38,9 @@ impl ClosedLoop<'_> {
                 self.waiting -= 1;
                 self.refused(id, None);
             }
-            Effect::Traced(_)
+            // The policy of a simulation has no evictions.
+            Effect::Evict(_)
+            | Effect::Traced(_)
             | Effect::UsageSettled(_)
             | Effect::UsageRunning(_)
             | Effect::Budget(_)

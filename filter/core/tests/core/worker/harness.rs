@@ -68,6 +68,8 @@ pub(crate) enum Output {
     ResumeResponse(u32),
     /// Of the stream with this id.
     EndSilentResponse(u32),
+    /// Of the stream with this id.
+    Evict(u32, LocalReply),
     /// Of the request with this number.
     CountReceived(u64),
     Error(String),
@@ -368,6 +370,7 @@ impl Rig {
                 Effect::Reply { context, reply } => Output::Reply(context, reply),
                 Effect::ResumeResponse { context, .. } => Output::ResumeResponse(context),
                 Effect::EndSilentResponse { context, .. } => Output::EndSilentResponse(context),
+                Effect::Evict { context, reply, .. } => Output::Evict(context, reply),
                 Effect::CountReceived { sequence, .. } => Output::CountReceived(sequence),
                 Effect::LogError(text) => Output::Error(text),
             };

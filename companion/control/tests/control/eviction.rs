@@ -1,0 +1,106 @@
+//! Evictions: a filter is asked to end a sheddable request for a critical one, and reports what became of it.
+
+use std::time::Duration;
+
+use penstock_wire as wire;
+use wire::command::Kind;
+use wire::filter_frame::Event as Message;
+
+use crate::harness::*;
+
+/// The sheddable request 1 runs at the only place, and the critical request 2 has waited for a second.
+fn overdue() -> World {
+    let mut settings = settings();
+    settings.pools[0].policy.eviction = Some(Duration::from_secs(1));
+    let mut world = World::with(settings);
+    world.open_session(1, 1, Vec::new(), Vec::new());
+    let banded =
+        |sequence, priority: &str| wire::Register { priority: priority.into(), ..register(sequence) };
+    world.send(1, Message::Register(banded(1, "sheddable")));
+    world.send(1, Message::Register(banded(2, "critical")));
+    assert_eq!(world.take().granted(), [1]);
+    world.pass(Duration::from_millis(1_100));
+    world
+}
+
+/// The answers with which requests are to end, by stream.
+fn evicted(taken: &Taken) -> Vec<(u64, wire::Reject)> {
+    let evicted = taken.commands.iter().filter_map(|(conn, kind)| match kind {
+        Kind::Evict(evict) => Some((*conn, evict.answer.clone()?)),
+        _ => None,
+    });
+    evicted.collect()
+}
+
+/// The filter has answered the client of request 1.
+fn ended() -> Message {
+    Message::Completed(wire::Completed {
+        sequence: 1,
+        endpoint: SERVER.into(),
+        status: 429,
+        end: wire::EndReason::Evicted.into(),
+        ..Default::default()
+    })
+}
+
+#[test]
+fn the_filter_gets_the_answer_and_reports_the_end() {
+    let mut world = overdue();
+    let taken = world.take();
+    let asked = evicted(&taken);
+    let [(1, answer)] = &asked[..] else { panic!("{taken:?}") };
+    assert_eq!((answer.sequence, answer.status), (1, 429));
+    assert_eq!([&answer.code, &answer.outcome], ["evicted", "evicted"]);
+    assert!(answer.retry_after_ms.is_some() && !answer.r#final && answer.message.contains("(eviction)"));
+    assert_eq!((world.stock(), world.waiting()), (1, 1), "it runs until its filter says otherwise");
+    world.send(1, ended());
+    let taken = world.take();
+    assert_eq!(taken.granted(), [2]);
+    assert_eq!(taken.second, [("evicted".into(), 0)]);
+    assert_eq!((world.stock(), world.waiting()), (1, 0));
+}
+
+#[test]
+fn a_request_whose_server_responds_runs_on() {
+    let mut world = overdue();
+    assert_eq!(evicted(&world.take()).len(), 1);
+    world.send(1, started(1, SERVER, 0));
+    world.pass_beating(5, &[1]);
+    let taken = world.take();
+    assert!(evicted(&taken).is_empty() && taken.granted().is_empty(), "{taken:?}");
+    world.send(1, completed(1));
+    let taken = world.take();
+    assert_eq!((taken.granted(), taken.second), (vec![2], vec![]));
+}
+
+#[test]
+fn a_command_that_was_lost_with_its_stream_is_repeated() {
+    let mut world = overdue();
+    world.take();
+    world.close(1);
+    let sheddable = wire::Register { priority: "sheddable".into(), ..register(1) };
+    let running = wire::Running { started: false, ..runs_as(sheddable, SERVER) };
+    let waiting = wire::Register { priority: "critical".into(), ..register(2) };
+    world.open_session(2, 2, vec![waiting.clone()], vec![running.clone()]);
+    let taken = world.take();
+    let asked = evicted(&taken);
+    let [(2, answer)] = &asked[..] else { panic!("{taken:?}") };
+    assert_eq!(answer.sequence, 1);
+    // Its server responds by the next time.
+    world.close(2);
+    world.open_session(3, 3, vec![waiting], vec![wire::Running { started: true, ..running }]);
+    assert!(evicted(&world.take()).is_empty());
+}
+
+#[test]
+fn a_new_companion_asks_for_the_end_of_what_runs_already() {
+    let mut settings = settings();
+    settings.pools[0].policy.eviction = Some(Duration::from_secs(1));
+    let mut world = World::with(settings);
+    let sheddable = wire::Register { priority: "sheddable".into(), ..register(1) };
+    let running = wire::Running { started: false, ..runs_as(sheddable, SERVER) };
+    let waiting = wire::Register { priority: "critical".into(), age_us: 5_000_000, ..register(2) };
+    world.pass(Duration::from_secs(10));
+    world.open_session(1, 1, vec![waiting], vec![running]);
+    assert_eq!(evicted(&world.take()).len(), 1, "request 2 has waited for long, at another companion");
+}

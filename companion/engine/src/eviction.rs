@@ -1,0 +1,122 @@
+//! Both sides of evictions: the critical requests that wait, and the running sheddable requests that may be asked to end for them.
+//!
+//! Both are kept only while the policy has evictions. Each event of a request costs one entry at most.
+
+use alloc::collections::BTreeSet;
+use core::ops::Bound;
+use core::time::Duration;
+
+use crate::arrival::Arrival;
+use crate::ids::{Id as _, JobId};
+use crate::time::Instant;
+
+#[derive(Debug, Default)]
+pub(crate) struct Evictions {
+    is_on: bool,
+    /// Starts of requests so far.
+    starts: u64,
+    /// The critical requests that wait.
+    waiting: BTreeSet<(Arrival, JobId)>,
+    /// The running requests that may be asked to end, by the number of their start.
+    silent: BTreeSet<(u64, JobId)>,
+}
+
+impl Evictions {
+    /// `is_on`: the policy has evictions.
+    pub(crate) fn new(is_on: bool) -> Self {
+        Self { is_on, ..Self::default() }
+    }
+
+    pub(crate) const fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Forgets both sides. The caller then lists all requests, if evictions are on.
+    pub(crate) fn restart(&mut self, is_on: bool) {
+        self.is_on = is_on;
+        self.waiting.clear();
+        self.silent.clear();
+    }
+
+    /// The number of a start.
+    pub(crate) const fn next_start(&mut self) -> u64 {
+        self.starts += 1;
+        self.starts
+    }
+
+    /// `job`, which is critical, waits.
+    pub(crate) fn insert_waiting(&mut self, job: JobId, arrival: Arrival) {
+        if self.is_on {
+            self.waiting.insert((arrival, job));
+        }
+    }
+
+    /// `job`, whatever its band, waits no longer.
+    pub(crate) fn remove_waiting(&mut self, job: JobId, arrival: Arrival) {
+        if self.is_on {
+            self.waiting.remove(&(arrival, job));
+        }
+    }
+
+    /// `job`, which runs since this start, may be asked to end.
+    pub(crate) fn insert_silent(&mut self, job: JobId, start: u64) {
+        if self.is_on {
+            self.silent.insert((start, job));
+        }
+    }
+
+    /// `job` may not be asked to end, any more or at all.
+    pub(crate) fn remove_silent(&mut self, job: JobId, start: u64) {
+        if self.is_on {
+            self.silent.remove(&(start, job));
+        }
+    }
+
+    /// A critical request has waited for `after`, and some request may be asked to end.
+    pub(crate) fn may_be_due(&self, now: Instant, after: Duration) -> bool {
+        let first = self.waiting.first();
+        first.is_some_and(|(arrival, _)| arrival.at.after(after) <= now) && !self.silent.is_empty()
+    }
+
+    /// The critical requests that have waited for `after`, the first to arrive first.
+    pub(crate) fn overdue(&self, now: Instant, after: Duration) -> impl Iterator<Item = JobId> {
+        let overdue = self.waiting.iter().take_while(move |(arrival, _)| arrival.at.after(after) <= now);
+        overdue.map(|&(_, job)| job)
+    }
+
+    /// When the next critical request will have waited for `after`; `None`: none will, or no request may be asked to end then.
+    pub(crate) fn next_due(&self, now: Instant, after: Duration) -> Option<Instant> {
+        if self.silent.is_empty() {
+            return None;
+        }
+        let due = |&(arrival, _): &(Arrival, JobId)| arrival.at.after(after);
+        let first = self.waiting.first().map(due)?;
+        if first > now {
+            return Some(first);
+        }
+        // Those that are overdue set no timer: every event looks at them.
+        let last_overdue = Arrival { at: now.before(after), sequence: u64::MAX };
+        let later = (Bound::Excluded((last_overdue, JobId::MAX)), Bound::Unbounded);
+        self.waiting.range(later).next().map(due)
+    }
+
+    /// The requests that may be asked to end, the last to start first.
+    pub(crate) fn silent(&self) -> impl Iterator<Item = JobId> {
+        self.silent.iter().rev().map(|&(_, job)| job)
+    }
+
+    /// Whether `job` is listed as waiting.
+    pub(crate) fn has_waiting(&self, job: JobId, arrival: Arrival) -> bool {
+        self.waiting.contains(&(arrival, job))
+    }
+
+    /// Whether `job` is listed as one that may be asked to end.
+    pub(crate) fn has_silent(&self, job: JobId, start: u64) -> bool {
+        self.silent.contains(&(start, job))
+    }
+
+    /// How many requests are listed, as waiting and as those that may be asked to end.
+    pub(crate) fn lengths(&self) -> (usize, usize) {
+        (self.waiting.len(), self.silent.len())
+    }
+}

@@ -1,0 +1,103 @@
+//! Evictions, through a real Envoy: a critical request takes the place of a sheddable one whose server is silent.
+
+use penstock_tests::gateway::{config, pool, slots};
+use penstock_tests::{ClientRequest, Gateway, Upstream, run, until};
+
+/// A gateway in front of a server with so many places.
+async fn start(places: u32, eviction: &str) -> (Gateway, Upstream) {
+    let server = Upstream::scripted().await;
+    let keys = format!("{}  queue: {{credits: 'off'}}\n  eviction: {{{eviction}}}\n", slots(places));
+    let gateway = Gateway::start(&config("", &[pool("chat", "m", &[&server], &keys)])).await;
+    (gateway, server)
+}
+
+fn sheddable(text: &str) -> ClientRequest {
+    ClientRequest::chat("m", text).tenant("batch").priority("sheddable")
+}
+
+fn critical(text: &str) -> ClientRequest {
+    ClientRequest::chat("m", text).tenant("chat").priority("critical")
+}
+
+#[test]
+fn a_silent_sheddable_request_gives_up_its_place() {
+    run(async {
+        let (gateway, server) = start(1, "sheddable: true, after: 100ms").await;
+        for ask in [sheddable("shed"), sheddable("shed").streamed()] {
+            let shed = gateway.spawn(ask);
+            let mut call = server.next().await;
+            let urgent = gateway.spawn(critical("urgent"));
+            shed.await.expect("answered").expect_error(429, "evicted", "evicted");
+            call.gone().await;
+            drop(call);
+            let next = server.next().await;
+            assert_eq!(next.text(), "urgent");
+            next.answer();
+            let answer = urgent.await.expect("answered");
+            assert_eq!((answer.status, answer.outcome()), (200, "dispatched"));
+        }
+        gateway.stock("chat", 0).await;
+        until("evictions are counted", || async {
+            let page = gateway.metrics().await;
+            let outcome = [("outcome", "evicted")];
+            let counts = ["penstock_requests_total", "penstock_refused_after_grant_total"]
+                .map(|name| page.sum(name, &outcome));
+            if counts == [2.0, 2.0] { Ok(()) } else { Err(format!("{counts:?}")) }
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_request_whose_answer_has_begun_stays() {
+    run(async {
+        let (gateway, server) = start(2, "sheddable: true, after: 100ms").await;
+        let silent = gateway.spawn(sheddable("silent"));
+        let call = server.next().await;
+        // The last to be granted, and so the first to go if it were silent, too.
+        let (response, events) = tokio::join!(gateway.open(sheddable("answers").streamed()), async {
+            let events = server.next().await.stream();
+            events.text("one");
+            events
+        });
+        let mut response = response.expect("an answer");
+        let urgent = gateway.spawn(critical("urgent"));
+        silent.await.expect("answered").expect_error(429, "evicted", "evicted");
+        drop(call);
+        server.next().await.answer();
+        assert_eq!(urgent.await.expect("answered").status, 200);
+        events.text("two");
+        events.finish(8, 2);
+        let mut body = Vec::new();
+        while let Some(piece) = response.chunk().await.expect("a piece") {
+            body.extend_from_slice(&piece);
+        }
+        let body = String::from_utf8_lossy(&body);
+        assert!(body.contains("one") && body.ends_with("data: [DONE]\n\n"), "{body}");
+        gateway.stock("chat", 0).await;
+    });
+}
+
+#[test]
+fn requests_of_other_bands_stay() {
+    run(async {
+        let (gateway, server) = start(2, "sheddable: true, after: 100ms").await;
+        let usual = gateway.spawn(ClientRequest::chat("m", "usual"));
+        let usual_call = server.next().await;
+        let shed = gateway.spawn(sheddable("shed"));
+        let shed_call = server.next().await;
+        // Both have waited for too long, and only one request is sheddable.
+        let urgent = [gateway.spawn(critical("urgent")), gateway.spawn(critical("urgent"))];
+        shed.await.expect("answered").expect_error(429, "evicted", "evicted");
+        drop(shed_call);
+        let first = server.next().await;
+        gateway.waiting("chat", 1).await;
+        first.answer();
+        server.next().await.answer();
+        for asked in urgent {
+            assert_eq!(asked.await.expect("answered").status, 200);
+        }
+        usual_call.answer();
+        assert_eq!(usual.await.expect("answered").status, 200);
+    });
+}
