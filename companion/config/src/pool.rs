@@ -342,7 +342,8 @@ mod tests {
 
     #[test]
     fn rewrites_of_the_document_come_before_those_that_are_discovered() {
-        let text = "pools: [{name: a, endpoints: {file: f}, rewrite: [{model: chat, targets: [{name: written}]}]}]";
+        let text =
+            "pools: [{name: a, endpoints: {file: f}, rewrite: [{model: chat, targets: [{name: written}]}]}]";
         let mut config = Config::parse(text, "f.yaml").expect("valid");
         let found = |model: &str| Rewrite { model: model.into(), targets: vec![("found".into(), 1.0)] };
         let discovered = Discovered { rewrites: vec![found("chat"), found("code")], ..Discovered::default() };

@@ -67,12 +67,7 @@ impl Load {
 
     /// The load of a prompt alone, at an endpoint that computes it for another one.
     pub(crate) fn of_prefill(prompt: u64, uncached: u64) -> Self {
-        Self::of(&TokenEstimate {
-            prompt,
-            cached: prompt.saturating_sub(uncached),
-            output: 0,
-            sequences: 1,
-        })
+        Self::of(&TokenEstimate { prompt, cached: prompt.saturating_sub(uncached), output: 0, sequences: 1 })
     }
 
     /// This load at an endpoint that gets the computed prompt from another one.

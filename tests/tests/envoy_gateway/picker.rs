@@ -110,7 +110,11 @@ fn requests_pass_by_the_pickers_choice_and_in_its_order() {
             for answer in asked {
                 let answer = answer.await.expect("no panic");
                 assert_eq!(answer.status, 200, "{mode}: {}", answer.text());
-                assert!(["bypassed", "dispatched"].contains(&answer.outcome()), "{mode}: {}", answer.outcome());
+                assert!(
+                    ["bypassed", "dispatched"].contains(&answer.outcome()),
+                    "{mode}: {}",
+                    answer.outcome()
+                );
             }
             gateway.pages.stock("chat", 0).await;
             assert_eq!((one.peak(), two.peak()), (1, 1), "{mode}");

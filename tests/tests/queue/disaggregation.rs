@@ -85,8 +85,7 @@ fn a_request_that_failed_is_sent_to_one_server_alone_and_the_cause_is_found() {
     run(async {
         let prompts = Upstream::scripted().await;
         let answers = [Upstream::scripted().await, Upstream::scripted().await];
-        let endpoints =
-            [of(&prompts, "prefill"), of(&answers[0], "decode"), of(&answers[1], "decode")];
+        let endpoints = [of(&prompts, "prefill"), of(&answers[0], "decode"), of(&answers[1], "decode")];
         let gateway = Gateway::start(&config("", &[roles(&endpoints, &slots(4))])).await;
         let (mut failed, mut letters) = (0, ('a'..='z').cycle());
         // Whenever the prompt is computed elsewhere, that fails, and the sidecar says so.
@@ -120,8 +119,7 @@ fn a_server_that_fails_several_at_once_takes_no_partner_along() {
     run(async {
         let prompts = Upstream::scripted().await;
         let answers = [Upstream::scripted().await, Upstream::scripted().await];
-        let endpoints =
-            [of(&prompts, "prefill"), of(&answers[0], "decode"), of(&answers[1], "decode")];
+        let endpoints = [of(&prompts, "prefill"), of(&answers[0], "decode"), of(&answers[1], "decode")];
         let gateway = Gateway::start(&config("", &[roles(&endpoints, &slots(8))])).await;
         let mut letters = 'a'..='z';
         let mut ask = || gateway.spawn(long(letters.next().expect("enough letters")));
@@ -208,7 +206,11 @@ fn the_mock_servers_sidecar_has_the_prompt_computed_where_the_header_says() {
         let (at_prompts, at_answers) = (log(&prompts).await, log(&answers).await);
         assert_eq!((requests(&at_prompts).len(), requests(&at_answers).len()), (2, 2), "{at_prompts}");
         for request in requests(&at_answers) {
-            assert_eq!(request["request"]["headers"][HEADER], json!(prompts.address().to_string()), "{request}");
+            assert_eq!(
+                request["request"]["headers"][HEADER],
+                json!(prompts.address().to_string()),
+                "{request}"
+            );
         }
     });
 }

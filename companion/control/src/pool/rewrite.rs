@@ -95,8 +95,8 @@ mod tests {
     #[test]
     fn a_rule_for_one_model_takes_its_turn_among_the_globs() {
         let rules = [("chat", "a"), ("ch*", "b"), ("chart", "c"), ("*", "d"), ("chat", "e")];
-        let rules = rules
-            .map(|(model, target)| Rewrite { model: model.into(), targets: vec![(target.into(), 1.0)] });
+        let rules =
+            rules.map(|(model, target)| Rewrite { model: model.into(), targets: vec![(target.into(), 1.0)] });
         let rewriter = Rewriter::new(&rules);
         for (model, expected) in [("chat", "a"), ("chart", "b"), ("code", "d")] {
             assert_eq!(rewriter.target(model, key(1, 1)), Some(expected), "{model}");

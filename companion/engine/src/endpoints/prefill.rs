@@ -50,10 +50,13 @@ impl Endpoints {
             let first = self.with_prefill_room.first(1, |index| takes(&self.all[index]));
             return first.first().map(|&index| self.id(index));
         }
-        let able = self.with_prefill_room.ids().map(|index| &self.all[index]).filter(|endpoint| takes(endpoint));
+        let able =
+            self.with_prefill_room.ids().map(|index| &self.all[index]).filter(|endpoint| takes(endpoint));
         let scored = able.map(|endpoint| (self.scorer.score(endpoint, endpoint.free(), request), endpoint));
         let best = scored.min_by(|(score, endpoint), (other_score, other)| {
-            score.order(*other_score).then_with(|| (endpoint.stock, endpoint.tie).cmp(&(other.stock, other.tie)))
+            score
+                .order(*other_score)
+                .then_with(|| (endpoint.stock, endpoint.tie).cmp(&(other.stock, other.tie)))
         });
         best.map(|(_, endpoint)| endpoint.id)
     }

@@ -26,9 +26,9 @@ impl Engine {
                     let endpoint = self.endpoints.id(job_running.endpoint);
                     running.push((job.queued.flow, endpoint));
                     loads.push((endpoint, job_running.load));
-                    let prefill = job_running.prefill.map(|prefill| {
-                        (self.endpoints.id(prefill.endpoint), prefill.load())
-                    });
+                    let prefill = job_running
+                        .prefill
+                        .map(|prefill| (self.endpoints.id(prefill.endpoint), prefill.load()));
                     loads.extend(prefill);
                 }
             }

@@ -69,7 +69,8 @@ impl Engine {
     /// [`crate::Input::Prefills`].
     pub(super) fn prefills(&mut self, id: RequestId, endpoint: EndpointId) {
         let Some((job, running)) = self.running_job(id) else { return };
-        let is_known = running.cached_elsewhere.is_some() || running.is_answering || running.settled.is_some();
+        let is_known =
+            running.cached_elsewhere.is_some() || running.is_answering || running.settled.is_some();
         if !is_known && self.endpoints.id(running.endpoint) != endpoint {
             self.prefill_begins(job, endpoint);
         }

@@ -199,8 +199,7 @@ fn cost_counts_what_the_endpoint_for_the_prompt_had_cached() {
     });
     assert_eq!(register(&mut harness, 1, 500), Some((DECODE, Some(PREFILL))));
     // The endpoint that answers counts all of the prompt as cached, because it came from the other one.
-    let usage =
-        Usage { prompt: Some(Tokens(500)), cached: Some(Tokens(499)), output: Some(Tokens(50)) };
+    let usage = Usage { prompt: Some(Tokens(500)), cached: Some(Tokens(499)), output: Some(Tokens(50)) };
     let service = Service::Served(usage);
     let settled = harness.handle(Input::Completed { id: RequestId(1), service });
     assert_eq!(settled, [ShortEffect::Settled(1, 550)]);

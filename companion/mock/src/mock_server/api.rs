@@ -136,7 +136,8 @@ async fn prepare(
     headers: &HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(ApiRequest, Ticket), Failure> {
-    let body = body.map_err(|error| Failure { status: error.status(), ..Failure::invalid(error.body_text()) });
+    let body =
+        body.map_err(|error| Failure { status: error.status(), ..Failure::invalid(error.body_text()) });
     let read = body.and_then(|body| Ok((read(api, app, &body)?, body)));
     let (request, body) = read.inspect_err(|_| app.driver.count_refused())?;
     let is_computed = sidecar::prefill(&app.http, api, path, headers, &body).await;

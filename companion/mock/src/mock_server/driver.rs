@@ -240,7 +240,9 @@ impl Driver {
         let (order, id) = (self.next, JobId(self.next));
         // The caller holds a handle while it waits for this reply, so the upgrade succeeds.
         let commands = self.ticket_commands.upgrade().ok_or(SubmitError::Full)?;
-        if let Err(error) = self.server.submit(now, Job { id, input: arrival.input, cached: arrival.cached, output }) {
+        if let Err(error) =
+            self.server.submit(now, Job { id, input: arrival.input, cached: arrival.cached, output })
+        {
             self.log.count_refused();
             return Err(error.into());
         }

@@ -22,10 +22,8 @@ pub(super) async fn prefill(
     let Some((address, body)) = named.zip(prompt_only(api, body)) else {
         return false;
     };
-    let mut request = client
-        .post(format!("http://{address}{path}"))
-        .header("content-type", "application/json")
-        .body(body);
+    let mut request =
+        client.post(format!("http://{address}{path}")).header("content-type", "application/json").body(body);
     if let Some(id) = headers.get("x-request-id").and_then(|id| id.to_str().ok()) {
         request = request.header("x-request-id", id);
     }

@@ -129,7 +129,10 @@ fn begin_empty<T>(known: &mut Known<T>) -> bool {
 enum Failure {
     /// The API server has no such kind.
     Missing,
-    Other { why: String, is_forbidden: bool },
+    Other {
+        why: String,
+        is_forbidden: bool,
+    },
 }
 
 /// The task that follows one API group.

@@ -99,7 +99,8 @@ struct Target {
 /// Logs the rules that aren't applied, unless they were the same before.
 fn read(object: &DynamicObject, pool: &str, before: Option<&Rules>) -> Option<Rules> {
     let created = object.metadata.creation_timestamp.clone();
-    let found = rules(&object.data, pool, created).filter(|_| object.metadata.deletion_timestamp.is_none())?;
+    let found =
+        rules(&object.data, pool, created).filter(|_| object.metadata.deletion_timestamp.is_none())?;
     if before.is_none_or(|before| before.problems != found.problems) {
         for problem in &found.problems {
             tracing::warn!(

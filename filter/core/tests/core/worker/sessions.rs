@@ -119,7 +119,9 @@ impl Split {
                 Effect::Resume { context, .. } => self.resumed.push(context),
                 Effect::Reply { reply, .. } => self.replies.push(reply),
                 Effect::ResumeResponse { .. } | Effect::EndSilentResponse { .. } => {}
-                Effect::Evict { .. } | Effect::CountReceived { .. } | Effect::LogError(_) => panic!("{effect:?}"),
+                Effect::Evict { .. } | Effect::CountReceived { .. } | Effect::LogError(_) => {
+                    panic!("{effect:?}")
+                }
             }
         }
     }

@@ -79,7 +79,9 @@ fn main() {
     let clients = (SERVERS as f64 * BOUND) as usize;
     let full = record(whole, Arrivals::Closed { clients, mix: mix() });
     let capacity = full.served as f64 / full.duration.as_secs_f64();
-    println!("four whole servers at their bounds serve {capacity:.2} requests/s; bound {BOUND} of each server");
+    println!(
+        "four whole servers at their bounds serve {capacity:.2} requests/s; bound {BOUND} of each server"
+    );
     println!(
         "  servers  load  requests/s  elsewhere  prefill    decode   long p50  long p99  chat p50  chat p99   itl ms"
     );

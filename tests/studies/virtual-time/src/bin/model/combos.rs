@@ -27,7 +27,13 @@ pub(crate) fn parameters(hardware: &Hardware) -> Parameters {
 }
 
 pub(crate) fn server(hardware: Hardware, request_noise: f64) -> ServerSpec {
-    ServerSpec { variant: "default".into(), hardware, weight: Decimal::whole(1), request_noise, role: Role::Whole }
+    ServerSpec {
+        variant: "default".into(),
+        hardware,
+        weight: Decimal::whole(1),
+        request_noise,
+        role: Role::Whole,
+    }
 }
 
 /// n* and lambda* of a server with these parameters, at the targets inferred from them.
