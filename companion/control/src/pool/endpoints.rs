@@ -8,7 +8,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use penstock_autopilot::{AutopilotEndpoint, Scraped};
 use penstock_engine::HealthState;
-use penstock_engine::input::{EndpointId, EndpointState, Relisted, Role};
+use penstock_engine::input::{EndpointId, EndpointState, Relisted};
 use penstock_engine::policy::Gate;
 
 use super::server_process::ServerProcess;
@@ -305,6 +305,7 @@ const fn index(id: EndpointId) -> usize {
 mod tests {
     use core::slice::from_ref;
 
+    use penstock_engine::input::Role;
     use penstock_engine::units::Decimal;
 
     use super::*;

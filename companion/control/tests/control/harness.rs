@@ -448,6 +448,7 @@ pub(crate) fn runs_as(register: wire::Register, endpoint: &str) -> wire::Running
         age_us: 5,
         started: true,
         first_token: false,
+        prefill_endpoint: String::new(),
     }
 }
 
