@@ -121,14 +121,20 @@ fn a_server_that_fails_several_at_once_takes_no_partner_along() {
         let answers = [Upstream::scripted().await, Upstream::scripted().await];
         let endpoints = [of(&prompts, "prefill"), of(&answers[0], "decode"), of(&answers[1], "decode")];
         let gateway = Gateway::start(&config("", &[roles(&endpoints, &slots(8))])).await;
-        let mut letters = 'a'..='z';
-        let mut ask = || gateway.spawn(long(letters.next().expect("enough letters")));
-        let asked: Vec<_> = (0..8).map(|_| ask()).collect();
-        gateway.stock("chat", 16).await;
-        // Both have served such requests before.
-        for server in &answers {
-            server.next().await.answer_with(1_000, 4);
+        let mut letters = ('a'..='z').cycle();
+        let mut ask = || gateway.spawn(long(letters.next().expect("endless")));
+        // All have served such requests before.
+        for _ in 0..10 {
+            let pair = [ask(), ask()];
+            for server in &answers {
+                server.next().await.answer_with(1_000, 4);
+            }
+            for answer in pair {
+                assert_eq!(answer.await.expect("answered").status, 200);
+            }
+            gateway.stock("chat", 0).await;
         }
+        let asked: Vec<_> = (0..6).map(|_| ask()).collect();
         gateway.stock("chat", 12).await;
         let mut failing = Vec::new();
         for _ in 0..3 {
