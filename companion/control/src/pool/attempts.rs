@@ -29,6 +29,15 @@ use crate::limits::FAILED_AT_MAX;
 use crate::observation::PoolNews;
 use crate::rejection::Rejection;
 
+/// The endpoint of two that has failed a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Culprit {
+    /// The one that answers.
+    Answering,
+    /// The one that computes the prompt.
+    Prefilling,
+}
+
 /// How an attempt is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct AttemptRules {
@@ -263,23 +272,46 @@ impl Pool {
         }
     }
 
-    /// A request has an answer of which `prefill` has computed, or should have computed, the prompt. Which of the two fails shows over several
-    /// requests: the one that fails with whatever partner. Once one of them is known to fail, its partner isn't blamed for what they still
-    /// have together.
+    /// A request has an answer, or none, of which `prefill` has computed, or should have computed, the prompt.
     fn answered_by_two(&mut self, now: Instant, answer: EndpointAnswer, prefill: EndpointId) {
-        let result = match answer.result {
-            AnswerResult::Begun | AnswerResult::Served => Some(AnswerResult::Served),
-            AnswerResult::Failed(fault) => Some(AnswerResult::Failed(fault)),
-            AnswerResult::Rejected(_) | AnswerResult::Refused(_) | AnswerResult::Left => None,
-        };
-        let has_failed = matches!(answer.result, AnswerResult::Failed(_));
-        if !has_failed || self.engine.is_healthy(prefill) {
-            self.record_answer(now, answer);
+        let of_prefill = EndpointAnswer { endpoint: prefill, has_begun: false, ..answer };
+        match answer.result {
+            // The prompt of an answer that had begun was computed.
+            AnswerResult::Failed(_) if !answer.has_begun => {
+                match self.failed_the_other(answer.endpoint, prefill) {
+                    Culprit::Answering => self.record_answer(now, answer),
+                    Culprit::Prefilling => self.record_answer(now, of_prefill),
+                }
+            }
+            AnswerResult::Begun | AnswerResult::Served if !answer.has_begun => {
+                self.record_answer(now, answer);
+                self.record_answer(now, EndpointAnswer { result: AnswerResult::Served, ..of_prefill });
+                if let Some(endpoint) = self.endpoints.get_mut(prefill) {
+                    endpoint.last_failed_with = None;
+                }
+            }
+            _ => self.record_answer(now, answer),
         }
-        // The prompt of an answer that had begun was computed.
-        let Some(result) = result.filter(|_| !answer.has_begun) else { return };
-        if !has_failed || self.engine.is_healthy(answer.endpoint) {
-            self.record_answer(now, EndpointAnswer { endpoint: prefill, result, has_begun: false, ..answer });
+    }
+
+    /// Which of two endpoints has failed a request that both computed. It shows over several requests: `prefill` has if it failed one before
+    /// with another partner, or if this partner has served others since, and no prompt of `prefill` was answered in between. Once one of them
+    /// is known to fail, its partner isn't blamed for what they still have together.
+    fn failed_the_other(&mut self, answering: EndpointId, prefill: EndpointId) -> Culprit {
+        if !self.engine.is_healthy(prefill) {
+            return Culprit::Prefilling;
+        }
+        if !self.engine.is_healthy(answering) {
+            return Culprit::Answering;
+        }
+        let served = self.endpoints.get(answering).map_or(0, |endpoint| endpoint.served);
+        let endpoint = self.endpoints.get_mut(prefill);
+        let before = endpoint.and_then(|endpoint| endpoint.last_failed_with.replace((answering, served)));
+        match before {
+            Some((partner, served_then)) if partner != answering || served > served_then => {
+                Culprit::Prefilling
+            }
+            _ => Culprit::Answering,
         }
     }
 

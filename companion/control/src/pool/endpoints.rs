@@ -32,6 +32,9 @@ pub(super) struct Endpoint {
     pub(super) health: HealthState,
     /// Requests that it has served.
     pub(super) served: u64,
+    /// The endpoint for whose answer it last failed to compute a prompt, or that failed itself, and what that one had served by then. `None`:
+    /// a prompt that it computed was answered since.
+    pub(super) last_failed_with: Option<(EndpointId, u64)>,
     pub(super) variant: Box<str>,
     max_batch: u64,
     /// Only a request that tolerates all of them may go there.
@@ -247,6 +250,7 @@ impl Endpoints {
             is_announced: false,
             health: HealthState::Healthy,
             served: 0,
+            last_failed_with: None,
             variant: Box::default(),
             max_batch: settings.max_batch,
             taints: Box::default(),
