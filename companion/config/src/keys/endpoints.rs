@@ -175,8 +175,8 @@ pub(crate) struct Kubernetes {
     #[serde(default)]
     pub(crate) match_labels: LabelValues,
     /// Pods with one of these labels and values are no endpoints of the InferencePool, unless `match_labels` or the InferencePool's own
-    /// selector names both. By default, pods that only encode or prefill take no requests of clients; under `disaggregation`, those that
-    /// prefill do their part.
+    /// selector names both. By default, pods that only encode or prefill take no requests of clients; under `disaggregation`, the
+    /// default leaves `prefill` out.
     #[serde(default = "default_exclusion")]
     pub(crate) exclude_labels: LabelValues,
     /// The InferenceObjectives that name the InferencePool give the priority of requests that name one: above 0 `critical`, below 0
@@ -243,10 +243,10 @@ pub(crate) enum EndpointRole {
     /// Prompt and answer.
     #[default]
     Both,
-    /// Prompts for the endpoints that decode. It takes whole requests where none of them has room, up to half of its bound, and up to the
-    /// bound while none of them is ready.
+    /// Prompts for `decode` endpoints. Whole requests only while no other endpoint has room, and then up to half of its bound; while no other
+    /// one is ready, up to its bound.
     Prefill,
-    /// The answer, and the prompt where no endpoint for prompts has room. Behind a sidecar that reads the header `x-prefiller-host-port`.
+    /// Answers, and prompts that no `prefill` endpoint computes. Behind a sidecar that reads the header `x-prefiller-host-port`.
     Decode,
 }
 

@@ -12,14 +12,14 @@ use crate::value::PositiveDuration;
 /// The engine's timers are finer, but nothing between the parts of a gateway is.
 const AFTER_MIN: Duration = Duration::from_millis(1);
 
-/// Running work that ends for critical requests that wait.
+/// Ends running sheddable requests, so that critical requests that wait get their places. Off by default.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Eviction {
-    /// While no endpoint has room for a critical request that has waited for `after`, a running sheddable request is answered 429 `evicted` and
-    /// leaves its place: the one that was granted last, of those whose server hasn't begun to respond. One for each critical request.
+    /// While nothing but the bounds keeps a critical request that has waited for `after`, a running sheddable request is answered 429 `evicted`
+    /// and leaves its place: the one that was granted last, of those whose server hasn't begun to respond. One for each critical request.
     pub(crate) sheddable: bool,
-    /// How long a critical request waits, from its arrival, before another one is evicted for it. At least 1 ms, and less than `queue.ttl`.
+    /// How long a critical request waits, from its arrival, before a sheddable one is evicted for it. At least 1 ms, and less than `queue.ttl`.
     pub(crate) after: PositiveDuration,
 }
 

@@ -77,7 +77,7 @@ pub(crate) struct Pool {
     /// Weights of the scorers that choose an endpoint for a request.
     #[serde(default)]
     pub(crate) scheduler: Scheduler,
-    /// Endpoints of their own for long prompts: prefill apart from decoding.
+    /// Has long prompts computed by endpoints of the role `prefill`, for those of the role `decode`.
     #[serde(default)]
     pub(crate) disaggregation: Disaggregation,
     /// How long a model server may be silent before Envoy ends the attempt. Without a limit, a server that hangs is named by an advice and a
@@ -115,13 +115,13 @@ impl Default for CompanionDown {
     }
 }
 
-/// Endpoints of their own for long prompts: prefill apart from decoding, as in llm-d. A request that goes to an endpoint of the role `decode`
-/// names one of the role `prefill` in the header `x-prefiller-host-port`. It counts at both: at the one for the prompt until its answer
-/// begins. Where that role has no room, or none is ready, the other one does both.
+/// Has long prompts computed by endpoints of the role `prefill`, as in llm-d: a request that goes to an endpoint of the role `decode` names one
+/// of them in the header `x-prefiller-host-port`, and counts at both until its answer begins. If no endpoint of one role is ready or has
+/// room, an endpoint of the other one computes prompt and answer.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Disaggregation {
-    /// Prompts with at least so many tokens that aren't cached at the endpoint that answers have an endpoint of their own. Null: none has.
+    /// A prompt is computed by a `prefill` endpoint if at least so many of its tokens aren't cached at the `decode` endpoint. Null: none is.
     pub(crate) min_uncached_tokens: Option<WholeNumber>,
 }
 
