@@ -90,8 +90,6 @@ pub(crate) struct Endpoints {
     release_after: Option<Duration>,
     /// The endpoints with requests that were asked to end.
     evicting: BTreeSet<EndpointIndex>,
-    /// How many such requests have left their endpoints since the last [`Self::take_vacated`].
-    vacated: u64,
     scorer: EndpointScorer,
     first_listed: Option<Instant>,
     dispatching_since: Option<Instant>,
@@ -127,7 +125,6 @@ impl Endpoints {
             abandoned: BTreeSet::new(),
             release_after: None,
             evicting: BTreeSet::new(),
-            vacated: 0,
             scorer: EndpointScorer::default(),
             first_listed: None,
             dispatching_since: None,

@@ -19,6 +19,8 @@ pub(crate) struct Evictions {
     waiting: BTreeSet<(Arrival, JobId)>,
     /// The running requests that may be asked to end, by the number of their start.
     silent: BTreeSet<(u64, JobId)>,
+    /// Until then the last one that was asked has time to end; `None`: none was asked.
+    blocked_until: Option<Instant>,
 }
 
 impl Evictions {
@@ -72,10 +74,24 @@ impl Evictions {
         }
     }
 
-    /// A critical request has waited for `after`, and some request may be asked to end.
-    pub(crate) fn may_be_due(&self, now: Instant, after: Duration) -> bool {
-        let first = self.waiting.first();
-        first.is_some_and(|(arrival, _)| arrival.at.after(after) <= now) && !self.silent.is_empty()
+    /// A critical request has waited for `after`.
+    pub(crate) fn is_overdue(&self, now: Instant, after: Duration) -> bool {
+        self.waiting.first().is_some_and(|(arrival, _)| arrival.at.after(after) <= now)
+    }
+
+    /// Some request may be asked to end.
+    pub(crate) fn any_silent(&self) -> bool {
+        !self.silent.is_empty()
+    }
+
+    /// A request is asked to end, and has time until then.
+    pub(crate) const fn block_until(&mut self, until: Instant) {
+        self.blocked_until = Some(until);
+    }
+
+    /// Until when the last request that was asked to end has time.
+    pub(crate) const fn blocked_until(&self) -> Option<Instant> {
+        self.blocked_until
     }
 
     /// The critical requests that have waited for `after`, the first to arrive first.
@@ -84,20 +100,19 @@ impl Evictions {
         overdue.map(|&(_, job)| job)
     }
 
-    /// When the next critical request will have waited for `after`; `None`: none will, or no request may be asked to end then.
+    /// When the next critical request will have waited for `after`, or the time of a request that was asked to end is over while one waits that
+    /// has; `None`: none will.
     pub(crate) fn next_due(&self, now: Instant, after: Duration) -> Option<Instant> {
-        if self.silent.is_empty() {
-            return None;
-        }
         let due = |&(arrival, _): &(Arrival, JobId)| arrival.at.after(after);
         let first = self.waiting.first().map(due)?;
         if first > now {
             return Some(first);
         }
-        // Those that are overdue set no timer: every event looks at them.
+        // Those that are overdue set no other timer: every event looks at them.
+        let unblocked = self.blocked_until.filter(|&until| until > now && self.any_silent());
         let last_overdue = Arrival { at: now.before(after), sequence: u64::MAX };
         let later = (Bound::Excluded((last_overdue, JobId::MAX)), Bound::Unbounded);
-        self.waiting.range(later).next().map(due)
+        self.waiting.range(later).next().map(due).into_iter().chain(unblocked).min()
     }
 
     /// The requests that may be asked to end, the last to start first.

@@ -24,7 +24,11 @@ pub const ABANDONED_ALONE_S: u64 = 20;
 /// The flows with nothing running that are seen at an event, for a place above a bound.
 pub const IDLE_FLOWS_SEEN: usize = 16;
 /// The critical requests that have waited for too long and are seen at an event, to evict other requests for them: the first ones of many.
-pub const OVERDUE_SEEN: usize = 16;
+pub const OVERDUE_SEEN: usize = 32;
+/// Those of them that no limit of their own holds back, and for which a request to evict is looked for at an event.
+pub const OVERDUE_TRIED: usize = 4;
+/// A request that was asked to end has so long, and its server with it. Then another one of the pool may be asked.
+pub const EVICTION_WAIT: Duration = Duration::from_secs(5);
 /// The running requests that are seen for each of them: those that were granted last.
 pub const SILENT_SEEN: usize = 32;
 /// Endpoints in a grant: the first choice and its fallbacks.

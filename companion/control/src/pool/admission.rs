@@ -61,6 +61,7 @@ impl Pool {
             failed_at: Vec::new(),
             kind,
             has_begun: false,
+            is_kept_alive: registration.is_moved,
             demand: Demand::at_arrival(arrival.is_new() && !has_outcome),
         };
         self.open(now, id, open, registering.previous_key);
@@ -344,6 +345,7 @@ impl Pool {
         };
         request.key = registration.key;
         request.set_peer(peer);
+        request.is_kept_alive |= registration.is_moved;
         match (granted, arrival) {
             // No request that was admitted by credit comes in again.
             (_, Arrival::ByCredit { .. }) => {}

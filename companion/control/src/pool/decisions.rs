@@ -110,7 +110,11 @@ impl Pool {
             evicted: None,
             is_off_list: false,
         });
-        let (key, labels) = (request.key, request.labels.clone());
+        let (key, labels, is_kept_alive) = (request.key, request.labels.clone(), request.is_kept_alive);
+        if is_kept_alive && self.rules.policy.eviction.is_some() {
+            // Its client has received a part of the answer.
+            self.engine.handle(now, Input::Begun(decided.id));
+        }
         if is_first {
             let endpoint = grant.first().cloned().unwrap_or_default();
             let was_queued = self.arriving != Some(decided.id);

@@ -47,6 +47,8 @@ pub(crate) struct OpenRequest {
     pub(super) kind: Kind,
     /// The engine knows that an answer has begun.
     pub(super) has_begun: bool,
+    /// A companion has begun a stream to its client while it waited.
+    pub(super) is_kept_alive: bool,
     pub(super) demand: Demand,
 }
 

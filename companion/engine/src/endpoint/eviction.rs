@@ -11,10 +11,12 @@ impl Endpoint {
         let freed = if self.unit == StockUnit::Sequences { less.sequences } else { 1 };
         let counted = self.counted().saturating_sub(freed);
         let limit = self.starting_limit().into_iter().chain(self.pushback.limit()).min();
-        let has_room = self.ready && within < self.bound && limit.is_none_or(|limit| counted < limit);
+        // A place for prompts is of no use.
+        let bound = if self.prefills_for_others() { self.whole_places } else { self.bound };
+        let has_room = self.ready && within < bound && limit.is_none_or(|limit| counted < limit);
         let takes = self.unit != StockUnit::Sequences
             || within == 0
-            || within.saturating_add(more.sequences) <= self.bound
+            || within.saturating_add(more.sequences) <= bound
                 && limit.is_none_or(|limit| counted.saturating_add(more.sequences) <= limit);
         has_room && takes && self.allows_in_place(more, less, gate)
     }

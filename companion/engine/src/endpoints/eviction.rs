@@ -20,15 +20,9 @@ impl Endpoints {
         self.list_evicting(index);
     }
 
-    /// The endpoints with requests that were asked to end, and their numbers; at most so many endpoints.
-    pub(crate) fn evicting(&self, most: usize) -> Vec<(EndpointIndex, u64)> {
-        let evicting = self.evicting.iter().take(most);
-        evicting.map(|&index| (index, self.all[index].running.evicted)).collect()
-    }
-
-    /// How many requests that were asked to end have left their endpoints since the last call.
-    pub(crate) const fn take_vacated(&mut self) -> u64 {
-        core::mem::replace(&mut self.vacated, 0)
+    /// A request that was asked to end hasn't left its endpoint.
+    pub(crate) fn any_evicting(&self) -> bool {
+        !self.evicting.is_empty()
     }
 
     /// The load of an endpoint has changed, where so many requests had been asked to end.
@@ -36,7 +30,6 @@ impl Endpoints {
     pub(super) fn update_evicting(&mut self, index: EndpointIndex, before: u64) {
         let now = self.all[index].running.evicted;
         if now != before {
-            self.vacated += before.saturating_sub(now);
             self.list_evicting(index);
         }
     }

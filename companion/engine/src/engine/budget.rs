@@ -101,6 +101,17 @@ impl Engine {
         None
     }
 
+    /// Whether its flow's budget would hold, demote or refuse `id` if its turn came now. Nothing changes.
+    pub(super) fn would_exceed_budget(&self, id: JobId) -> bool {
+        let Some((table, now)) = self.budgets.read() else {
+            return false;
+        };
+        let identity = self.tree.identity_of(self.jobs[id].queued.flow);
+        identity.budget.is_some_and(|index| {
+            !self.policy.flows.budgets[index].shadow && !table.would_have_room(&identity.name, &now)
+        })
+    }
+
     /// Whether the budget of `id`, a newcomer, lets it go on. It is demoted or rejected otherwise.
     #[inline]
     pub(super) fn admits_newcomer(&mut self, id: JobId) -> bool {

@@ -23,7 +23,6 @@ impl Engine {
     /// Where the gate counts sequences, the next request may fit no endpoint. Then its endpoints are reserved for it, and
     /// requests after it are granted as far as they need none of these. Reservations last until the next call.
     pub(super) fn dispatch(&mut self) {
-        self.hand_over();
         self.dispatch_within_bounds();
         // A grant above a bound may be the next request, which didn't fit within one.
         while self.dispatch_above_bounds() {

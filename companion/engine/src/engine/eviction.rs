@@ -1,9 +1,10 @@
 //! Eviction: a running sheddable request whose answer hasn't begun is asked to end, because a critical request has waited for its place for
 //! longer than [`crate::Policy::eviction`].
 //!
-//! Every event looks at the critical requests that have waited for too long, the first ones of many. For each of them one request at a time
-//! is asked to end, the one that was granted last, and only if its place would be of use: it counts until its server has ended with it, and
-//! so does the promise. Then the place goes to a critical request, even if the stock of the pool is between the bounds.
+//! A critical request that has waited for so long may first take what is free between the bounds of the pool, where waiting requests don't go
+//! otherwise. Only if there is nothing, a request is asked to end: the one that was granted last of those whose place would be of use. One
+//! at a time in a pool, because limits, turns and budgets are judged by what is granted: the next one is asked once the place of the last
+//! one is free, which it is when its server has ended with it, or after [`EVICTION_WAIT`].
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -13,10 +14,10 @@ use crate::audit::{AuditError, check, check_equal};
 use crate::band::TreeBand;
 use crate::effect::{Effect, Evict};
 use crate::gate::is_over_ceiling;
-use crate::ids::{EndpointIndex, JobId};
+use crate::ids::JobId;
 use crate::input::{Band, RequestId};
 use crate::job::Job;
-use crate::limits::{OVERDUE_SEEN, SILENT_SEEN};
+use crate::limits::{EVICTION_WAIT, OVERDUE_SEEN, OVERDUE_TRIED, SILENT_SEEN};
 use crate::load::Load;
 use crate::policy::BandMode;
 use crate::time::Instant;
@@ -31,51 +32,75 @@ impl Engine {
         self.policy.eviction.filter(|_| self.ready && !self.is_manual())
     }
 
-    /// Asks requests to end for the critical ones that have waited for too long.
+    /// Helps the critical requests that have waited for too long.
     #[inline]
     pub(super) fn evict(&mut self) {
         if let Some(after) = self.evicts_after()
-            && self.evictions.may_be_due(self.now, after)
+            && self.evictions.is_overdue(self.now, after)
         {
-            self.evict_for_overdue(after);
+            self.help_overdue(after);
         }
     }
 
     #[inline(never)]
-    fn evict_for_overdue(&mut self, after: Duration) {
-        let mut promised = self.endpoints.evicting(OVERDUE_SEEN);
-        let overdue: Vec<JobId> = self.evictions.overdue(self.now, after).take(OVERDUE_SEEN).collect();
-        for id in overdue {
-            if self.takes_promised(id, &mut promised) || !self.waits_for_room(id) {
-                continue;
-            }
-            if let Some(victim) = self.victim_for(id) {
-                self.ask_to_end(victim, id);
-            }
+    fn help_overdue(&mut self, after: Duration) {
+        self.grant_between_bounds(after);
+        if !self.evictions.any_silent() || self.is_evicting() {
+            return;
+        }
+        let overdue = self.evictions.overdue(self.now, after).take(OVERDUE_SEEN);
+        let free = overdue.filter(|&id| !self.is_held_by_own_limits(id));
+        let first: Vec<JobId> = free.take(OVERDUE_TRIED).collect();
+        let chosen = first.into_iter().find_map(|id| {
+            let victim = self.waits_for_room(id).then(|| self.victim_for(id)).flatten()?;
+            Some((victim, id))
+        });
+        if let Some((victim, id)) = chosen {
+            self.ask_to_end(victim, id);
         }
     }
 
-    /// Takes one of the places that were asked back, if `id` may use it.
-    fn takes_promised(&self, id: JobId, promised: &mut [(EndpointIndex, u64)]) -> bool {
+    /// A request was asked to end, and its place isn't free yet.
+    fn is_evicting(&self) -> bool {
+        self.endpoints.any_evicting() && self.evictions.blocked_until().is_some_and(|until| self.now < until)
+    }
+
+    /// Grants critical requests what is free between the bounds of the pool, while one of them has waited for `after`. Below the lower bound,
+    /// every request may go.
+    fn grant_between_bounds(&mut self, after: Duration) {
+        let upper = self.endpoints.bounds().upper;
+        while self.evictions.is_overdue(self.now, after) && !self.is_open() && self.is_below(upper) {
+            self.apply_ceilings(upper);
+            let next = self.tree.pick().filter(|&id| self.jobs[id].band == TreeBand::Critical);
+            let Some(id) = next.filter(|_| self.rate_limiter.has_token(self.now)) else {
+                return;
+            };
+            if !self.admits_next(id) {
+                continue;
+            }
+            let endpoints = self.choose_endpoints(id, false);
+            if endpoints.is_empty() {
+                return;
+            }
+            self.counters.dequeue_attempts += 1;
+            self.counters.dequeue_successes += 1;
+            self.rate_limiter.take(self.now);
+            self.grant_waiting(id, endpoints);
+        }
+    }
+
+    /// Its owner, its flow's limit or its flow's budget keeps `id` waiting.
+    fn is_held_by_own_limits(&self, id: JobId) -> bool {
         let queued = &self.jobs[id].queued;
-        let place = promised.iter_mut().find(|(index, places)| {
-            let endpoint = self.endpoints.at_index(*index);
-            *places > 0 && endpoint.ready && self.tree.may_use(queued, endpoint)
-        });
-        place.map(|(_, places)| *places -= 1).is_some()
+        queued.suspended || self.tree.is_at_limit(queued.flow) || self.would_exceed_budget(id)
     }
 
     /// Nothing but the bounds keeps `id`, which is critical, from being granted.
     fn waits_for_room(&self, id: JobId) -> bool {
-        let queued = &self.jobs[id].queued;
-        if queued.suspended
-            || self.tree.is_at_limit(queued.flow)
-            || !self.rate_limiter.has_token(self.now)
-            || !self.is_critical_next()
-        {
+        if !self.rate_limiter.has_token(self.now) || !self.is_critical_next() {
             return false;
         }
-        !self.is_open() || self.choose_endpoints(id, false).is_empty()
+        !self.is_below(self.endpoints.bounds().upper) || self.choose_endpoints(id, false).is_empty()
     }
 
     /// A critical request gets the next place.
@@ -94,13 +119,17 @@ impl Engine {
         self.evictions.silent().take(SILENT_SEEN).find(|&victim| self.makes_room(victim, job))
     }
 
-    /// Without `victim`, its endpoint takes `job`.
+    /// Without `victim`, its endpoint takes `job`. An endpoint that isn't healthy answers nothing, or is probed by this very request: what
+    /// happens to it there must be seen.
     fn makes_room(&self, victim: JobId, job: &Job) -> bool {
         let Some(running) = self.jobs.running(victim) else {
             return false;
         };
         let endpoint = self.endpoints.at_index(running.endpoint);
-        if !self.tree.may_use(&job.queued, endpoint) || !self.pool_takes_in_place(job.band, &running.load) {
+        let is_sound =
+            !endpoint.reserved && endpoint.health.is_healthy() && endpoint.pushback.limit().is_none();
+        let may_use = self.tree.may_use(&job.queued, endpoint);
+        if !is_sound || !may_use || !self.pool_takes_in_place(job.band, &running.load) {
             return false;
         }
         endpoint.takes_in_place(&self.load_at(job, endpoint), &running.load, self.policy.gate)
@@ -124,6 +153,7 @@ impl Engine {
         let (endpoint, start) = (running.endpoint, running.start);
         self.evictions.remove_silent(victim, start);
         self.endpoints.set_evicted(endpoint, true);
+        self.evictions.block_until(self.now.after(EVICTION_WAIT));
         let ahead = self.tree.before_next(&self.jobs[victim].queued).requests;
         let expected = self.expected_rate();
         let retry_after = self.drain_rate.retry_after(ahead, expected, &mut self.rng);
@@ -193,40 +223,6 @@ impl Engine {
             } else {
                 self.list_silent(id);
             }
-        }
-    }
-
-    /// Grants the places of evicted requests to critical ones while the stock of the pool is between its bounds: an eviction leaves no more
-    /// stock than there was, so one is enough for a request. Below the lower bound, every request may go.
-    #[inline]
-    pub(super) fn hand_over(&mut self) {
-        let places = self.endpoints.take_vacated();
-        if places > 0 {
-            self.hand_over_places(places);
-        }
-    }
-
-    #[inline(never)]
-    fn hand_over_places(&mut self, mut places: u64) {
-        let upper = self.endpoints.bounds().upper;
-        while places > 0 && self.ready && !self.is_manual() && !self.is_open() && self.is_below(upper) {
-            self.apply_ceilings(upper);
-            let next = self.tree.pick().filter(|&id| self.jobs[id].band == TreeBand::Critical);
-            let Some(id) = next.filter(|_| self.rate_limiter.has_token(self.now)) else {
-                return;
-            };
-            if !self.admits_next(id) {
-                continue;
-            }
-            let endpoints = self.choose_endpoints(id, false);
-            if endpoints.is_empty() {
-                return;
-            }
-            self.counters.dequeue_attempts += 1;
-            self.counters.dequeue_successes += 1;
-            self.rate_limiter.take(self.now);
-            self.grant_waiting(id, endpoints);
-            places -= 1;
         }
     }
 

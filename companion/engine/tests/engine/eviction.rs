@@ -53,17 +53,51 @@ fn the_last_to_be_granted_ends_for_a_critical_request_that_has_waited_for_too_lo
 }
 
 #[test]
-fn one_request_ends_for_each_that_waits() {
+fn one_request_of_a_pool_ends_at_a_time() {
     let mut harness = full(evicting(3), 3);
     harness.register(10, "chat", Critical);
-    assert_eq!(harness.advance_to(1.0).handle_timeout(), [Evicted(3)]);
-    assert_eq!(harness.advance_to(20.0).handle_timeout(), [], "it is asked once");
     harness.register(11, "chat", Critical);
-    assert_eq!(harness.engine.poll_timeout(), Some(time(21.0)), "what is overdue already sets no timer");
-    assert_eq!(harness.advance_to(21.0).handle_timeout(), [Evicted(2)]);
-    assert_eq!(harness.handle(ended(2)), [Settled(2, 0), Dispatched(10, 1)]);
-    assert_eq!(harness.advance_to(25.0).handle_timeout(), [], "3 is still to end, for 11");
-    assert_eq!(harness.handle(ended(3)), [Settled(3, 0), Dispatched(11, 1)]);
+    assert_eq!(harness.advance_to(1.0).handle_timeout(), [Evicted(3)]);
+    assert_eq!(harness.advance_to(5.9).handle_timeout(), [], "its server has time to end with it");
+    assert_eq!(harness.handle(ended(3)), [Settled(3, 0), Dispatched(10, 1), Evicted(2)]);
+    assert_eq!(harness.handle(ended(2)), [Settled(2, 0), Dispatched(11, 1)]);
+    assert_eq!(harness.advance_to(60.0).handle_timeout(), []);
+}
+
+#[test]
+fn a_request_that_does_not_end_blocks_no_other_for_long() {
+    let mut harness = full(evicting(2), 2);
+    harness.register(10, "chat", Critical);
+    assert_eq!(harness.advance_to(1.0).handle_timeout(), [Evicted(2)]);
+    assert_eq!(harness.engine.poll_timeout(), Some(time(6.0)));
+    assert_eq!(harness.advance_to(6.0).handle_timeout(), [Evicted(1)]);
+    assert_eq!(harness.engine.poll_timeout(), Some(time(30.0)), "no other is left, and only the ttl");
+}
+
+#[test]
+fn a_flow_at_its_limit_gets_no_more_places_than_it_may_have() {
+    let mut policy = evicting(4);
+    policy.flows.max_in_flight = Some(2);
+    let mut harness = Harness::new(policy, 1);
+    harness.register(1, "chat", Critical);
+    for (id, flow) in [(2, "a"), (3, "b"), (4, "c")] {
+        harness.register(id, flow, Sheddable);
+    }
+    for id in 10..20 {
+        harness.register(id, "chat", Critical);
+    }
+    assert_eq!(harness.advance_to(1.0).handle_timeout(), [Evicted(4)]);
+    assert_eq!(harness.handle(ended(4)), [Settled(4, 0), Dispatched(10, 1)], "and no second one ends");
+    assert_eq!(harness.advance_to(20.0).handle_timeout(), []);
+}
+
+#[test]
+fn a_critical_request_that_has_waited_takes_what_is_free_between_the_bounds_first() {
+    let policy = Policy { eviction: Some(Duration::from_secs(1)), ..with_gate(gate(2, 4)) };
+    let mut harness = full(policy, 4);
+    harness.register(10, "chat", Critical);
+    assert_eq!(harness.complete(1), [Settled(1, 1)], "stock is above the lower bound");
+    assert_eq!(harness.advance_to(1.0).handle_timeout(), [Dispatched(10, 1)]);
 }
 
 #[test]
@@ -72,6 +106,7 @@ fn a_request_that_answers_is_never_asked_to_end() {
         let mut harness = full(evicting(1), 1);
         assert_eq!(harness.handle(begins), []);
         harness.register(10, "chat", Critical);
+        assert_eq!(harness.advance_to(1.0).handle_timeout(), []);
         assert_eq!(harness.engine.poll_timeout(), Some(time(30.0)), "only its ttl");
         assert_eq!(harness.advance_to(29.0).handle_timeout(), []);
         assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(10, 1)]);
@@ -161,19 +196,27 @@ fn limits_of_its_own_keep_a_request_waiting_and_nothing_ends_for_it() {
 #[test]
 fn a_budget_or_the_rate_that_holds_a_request_ends_no_other() {
     let period = BudgetPeriod::Sliding(Duration::from_secs(3_600));
-    let mut policy = evicting(2);
-    policy.flows.budgets = vec![Budget {
-        flows: FlowGlob::new("chat"),
-        windows: vec![BudgetWindow { unit: CostUnit::Requests, limit: 1, period }],
-        calendar: BudgetCalendar::default(),
-        over: Over::Hold,
-        shadow: false,
-    }];
-    let mut harness = Harness::new(policy, 1);
-    harness.register(1, "batch", Sheddable);
-    harness.register(2, "chat", Critical);
-    harness.register(10, "chat", Critical);
-    assert_eq!(harness.advance_to(20.0).handle_timeout(), []);
+    for over in [Over::Hold, Over::Demote, Over::Refuse] {
+        let mut policy = evicting(2);
+        policy.flows.budgets = vec![Budget {
+            flows: FlowGlob::new("chat"),
+            windows: vec![BudgetWindow { unit: CostUnit::Requests, limit: 2, period }],
+            calendar: BudgetCalendar::default(),
+            over,
+            shadow: false,
+        }];
+        let mut harness = Harness::new(policy, 1);
+        harness.register(1, "chat", Critical);
+        harness.register(2, "batch", Sheddable);
+        // Both are within the budget when they come; the first one to go uses it up.
+        harness.register(10, "chat", Critical);
+        harness.register(11, "chat", Critical);
+        let after = harness.advance_to(1.0).handle_timeout();
+        assert_eq!(after, [Evicted(2)], "{over:?}");
+        let ended = harness.handle(ended(2));
+        assert!(ended.starts_with(&[Settled(2, 0), Dispatched(10, 1)]), "{over:?}: {ended:?}");
+        assert!(!ended.iter().any(|effect| matches!(effect, Evicted(_))), "{over:?}: {ended:?}");
+    }
     let mut policy = evicting(1);
     policy.queue.max_rate = Some(0.01);
     let mut harness = full(policy, 1);

@@ -31,12 +31,17 @@ fn whole_at_prefill(record: &Record, kind: &str) -> f64 {
     of_kind().filter(|finished| finished.server < 2).count() as f64 / of_kind().count() as f64
 }
 
+/// The part of the long prompts that were computed apart.
+fn share_elsewhere(record: &Record) -> f64 {
+    let long = record.finished.iter().filter(|finished| &*finished.kind == "long").count();
+    record.prefilled_elsewhere as f64 / long as f64
+}
+
 #[test]
 fn long_prompts_are_computed_apart_while_there_is_room() {
     let record = record(roles(), 6.0);
     assert!(record.peaks.iter().all(|peak| *peak <= 8), "{:?}", record.peaks);
-    let long = record.finished.iter().filter(|finished| &*finished.kind == "long").count();
-    let share = record.prefilled_elsewhere as f64 / long as f64;
+    let share = share_elsewhere(&record);
     assert!((0.95..1.05).contains(&share), "{share}");
     assert!(whole_at_prefill(&record, "short") < 0.01);
 }
@@ -49,7 +54,8 @@ fn neither_role_exceeds_its_bound_when_more_comes_than_fits() {
     // Servers for prompts take whole requests too, and keep half of their places for prompts.
     let whole = whole_at_prefill(&record, "long");
     assert!(whole > 0.05, "{whole}");
-    assert!(record.prefilled_elsewhere > 300, "{}", record.prefilled_elsewhere);
+    let share = share_elsewhere(&record);
+    assert!(share > 0.5, "{share}");
 }
 
 #[test]
