@@ -44,7 +44,10 @@ impl Engine {
 
     #[inline(never)]
     fn help_overdue(&mut self, after: Duration) {
-        self.grant_between_bounds(after);
+        if self.grant_between_bounds(after) {
+            // The next request may be one that goes above a bound.
+            self.dispatch();
+        }
         if !self.evictions.any_silent() || self.is_evicting() {
             return;
         }
@@ -66,27 +69,31 @@ impl Engine {
     }
 
     /// Grants critical requests what is free between the bounds of the pool, while one of them has waited for `after`. Below the lower bound,
-    /// every request may go.
-    fn grant_between_bounds(&mut self, after: Duration) {
+    /// every request may go. Returns whether something has changed.
+    fn grant_between_bounds(&mut self, after: Duration) -> bool {
+        let mut has_changed = false;
         let upper = self.endpoints.bounds().upper;
         while self.evictions.is_overdue(self.now, after) && !self.is_open() && self.is_below(upper) {
             self.apply_ceilings(upper);
             let next = self.tree.pick().filter(|&id| self.jobs[id].band == TreeBand::Critical);
             let Some(id) = next.filter(|_| self.rate_limiter.has_token(self.now)) else {
-                return;
+                break;
             };
             if !self.admits_next(id) {
+                has_changed = true;
                 continue;
             }
             let endpoints = self.choose_endpoints(id, false);
             if endpoints.is_empty() {
-                return;
+                break;
             }
             self.counters.dequeue_attempts += 1;
             self.counters.dequeue_successes += 1;
             self.rate_limiter.take(self.now);
             self.grant_waiting(id, endpoints);
+            has_changed = true;
         }
+        has_changed
     }
 
     /// Its owner, its flow's limit or its flow's budget keeps `id` waiting.
