@@ -61,9 +61,10 @@ impl Endpoints {
         best.map(|(_, endpoint)| endpoint.id)
     }
 
-    /// The endpoint at this index is probed.
-    pub(crate) fn is_probed(&self, index: EndpointIndex) -> bool {
-        self.all[index].health.is_single()
+    /// The endpoint at this index is probed, or failed its last request: the next one must show what it does alone.
+    pub(crate) fn is_tried_alone(&self, index: EndpointIndex) -> bool {
+        let health = &self.all[index].health;
+        health.is_single() || health.failures_in_a_row() > 0
     }
 
     pub(super) fn update_with_prefill_room(&mut self, index: EndpointIndex) {

@@ -25,9 +25,8 @@ impl Engine {
         let (job, running) = (&self.jobs[id], self.jobs.running(id)?);
         let decodes = self.endpoints.takes_computed_prompts(running.endpoint) && job.estimate.output > 0;
         let has_failed = job.retry.is_some();
-        // A probe must show what the endpoint does alone.
-        let is_probe = self.endpoints.is_probed(running.endpoint);
-        if !decodes || has_failed || is_probe || running.load.prefill < least.max(1) {
+        let is_trial = self.endpoints.is_tried_alone(running.endpoint);
+        if !decodes || has_failed || is_trial || running.load.prefill < least.max(1) {
             return None;
         }
         if !self.endpoints.any_prefill_room() || !self.is_below(self.endpoints.bounds().upper) {
