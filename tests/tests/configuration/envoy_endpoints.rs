@@ -71,7 +71,9 @@ impl World {
         let path = |name: &str| folder.path().join(name);
         let file = path("servers.yaml");
         list(&file, &[&servers[0]]);
-        let pool = format!("- name: a\n  endpoints: {{file: '{}'}}\n", file.display());
+        // By credit a filter stays at the endpoint where it has places, as long as they suffice.
+        let pool =
+            format!("- name: a\n  endpoints: {{file: '{}'}}\n  queue: {{credits: off}}\n", file.display());
         Self {
             companion: Companion::start("", &[pool]).await,
             servers,
