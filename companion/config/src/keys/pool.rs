@@ -59,7 +59,7 @@ pub(crate) struct Pool {
     /// Limits of the work that runs at the endpoints.
     #[serde(default)]
     pub(crate) stock: Stock,
-    /// Running work that ends for critical requests that wait.
+    /// Ends running sheddable requests for critical ones that wait.
     #[serde(default)]
     pub(crate) eviction: Eviction,
     /// The order in which queued requests are granted.
