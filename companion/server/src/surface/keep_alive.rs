@@ -6,8 +6,8 @@
 //! answer. An answer that isn't a stream becomes an event of the stream.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -20,8 +20,8 @@ use penstock_control::RequestState;
 use penstock_wire::names::{KEEP_ALIVE_HEADER, REQUEUE_HEADER};
 use reqwest::{Client, redirect};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
-use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::decisions::driver::{Handle, RequestLookup};
@@ -79,7 +79,7 @@ pub(crate) fn add_to(router: Router, driver: Handle, way: Way) -> Result<Router,
         // A request can't be sent twice, so none is sent on a connection that Envoy may be closing.
         .pool_max_idle_per_host(0)
         .build()?;
-    let proxy = Proxy { client, driver, way, positions: Positions::default() };
+    let proxy = Proxy { client, driver, way, positions: Positions::new() };
     Ok(router.fallback_service(post(serve).with_state(proxy)))
 }
 
@@ -183,20 +183,24 @@ struct WaitingStream {
     positions: Positions,
 }
 
-/// Limits how often the decisions are asked for a position, which costs them time, however many streams wait.
-#[derive(Clone, Default)]
-struct Positions(Arc<Mutex<Option<Instant>>>);
+/// Limits how often the decisions are asked for a position, which costs them time, however many streams wait. They ask in turn: streams whose
+/// comments are due at the same moments would otherwise always be told theirs, or never.
+#[derive(Clone)]
+struct Positions(Arc<Semaphore>);
 
 impl Positions {
-    /// Whether one may be asked for now.
-    fn may_ask(&self) -> bool {
-        let now = Instant::now();
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let may = last.is_none_or(|last| now.duration_since(last) >= POSITION_PAUSE);
-        if may {
-            *last = Some(now);
-        }
-        may
+    fn new() -> Self {
+        Self(Arc::new(Semaphore::new(1)))
+    }
+
+    /// Waits until one may be asked for. False: not within `most`.
+    async fn turn(&self, most: Duration) -> bool {
+        let Ok(Ok(turn)) = timeout(most, Arc::clone(&self.0).acquire_owned()).await else { return false };
+        tokio::spawn(async move {
+            sleep(POSITION_PAUSE).await;
+            drop(turn);
+        });
+        true
     }
 }
 
@@ -213,8 +217,7 @@ impl WaitingStream {
 
     async fn answer(&self, client: Client, back: SocketAddr, request: Request, pieces: mpsc::Sender<Piece>) {
         // The stream has been silent for a whole interval when it comes here, so the first comment is due at once.
-        let mut due = interval(self.every);
-        due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut due = Instant::now();
         let answer = self.alive_until(send_back(&client, back, request), &mut due, &pieces).await;
         let Some(answer) = answer else { return };
         let answer = match answer {
@@ -251,7 +254,7 @@ impl WaitingStream {
     }
 
     /// Passes the stream on, after comments until its first byte. A comment inside it could tear an event.
-    async fn pass(&self, stream: impl Stream<Item = Piece>, mut due: Interval, pieces: &mpsc::Sender<Piece>) {
+    async fn pass(&self, stream: impl Stream<Item = Piece>, mut due: Instant, pieces: &mpsc::Sender<Piece>) {
         let mut stream = std::pin::pin!(stream);
         let Some(mut piece) = self.alive_until(stream.next(), &mut due, pieces).await else { return };
         while let Some(next) = piece {
@@ -264,11 +267,11 @@ impl WaitingStream {
         }
     }
 
-    /// Writes a comment whenever one is due, until `done`. `None`: the client has left.
+    /// Writes a comment whenever one is due, at first at `due`, until `done`. `None`: the client has left.
     async fn alive_until<T>(
         &self,
         done: impl Future<Output = T>,
-        due: &mut Interval,
+        due: &mut Instant,
         pieces: &mpsc::Sender<Piece>,
     ) -> Option<T> {
         let mut done = std::pin::pin!(done);
@@ -276,8 +279,8 @@ impl WaitingStream {
             tokio::select! {
                 biased;
                 result = &mut done => return Some(result),
-                _ = due.tick() => {
-                    let comment = self.comment().await;
+                comment = self.comment(*due) => {
+                    *due = Instant::now() + self.every;
                     // A client that doesn't read needs no further comment.
                     if let Err(mpsc::error::TrySendError::Closed(_)) = pieces.try_send(Ok(comment.into())) {
                         return None;
@@ -287,8 +290,10 @@ impl WaitingStream {
         }
     }
 
-    async fn comment(&self) -> String {
-        if !self.positions.may_ask() {
+    /// The comment that is due at `due`, which comes up to half an interval later where many streams want to know their position.
+    async fn comment(&self, due: Instant) -> String {
+        sleep_until(due).await;
+        if !self.positions.turn(self.every / 2).await {
             return ": waiting\n\n".into();
         }
         match self.driver.request(&self.request_id).await {
@@ -379,6 +384,16 @@ mod tests {
             (&data["type"], &data["code"], &data["message"]),
             (&json!("error"), &json!("queue_full"), &json!("full"))
         );
+    }
+
+    #[tokio::test]
+    async fn streams_whose_comments_are_due_together_ask_for_positions_in_turn() {
+        let positions = Positions::new();
+        let patient = (0..5).map(|_| positions.turn(Duration::from_secs(30)));
+        // It comes after the others.
+        let impatient = positions.turn(Duration::ZERO);
+        let (patient, impatient) = tokio::join!(futures_util::future::join_all(patient), impatient);
+        assert_eq!((patient, impatient), (vec![true; 5], false));
     }
 
     #[tokio::test]
