@@ -2,8 +2,8 @@
 
 use alloc::collections::BTreeMap;
 
+use super::Table;
 use super::flow::Amount;
-use super::{Now, Table};
 use crate::audit::{AuditError, check, check_equal};
 use crate::ids::JobId;
 
@@ -34,14 +34,5 @@ impl Table {
         }
         check_equal("wakes", self.waking().len() as u64, wakes)?;
         check("every sum belongs to a flow", sums.is_empty())
-    }
-
-    /// Whether the flow has room now, as if it were asked for.
-    pub(crate) fn would_have_room(&self, name: &str, now: &Now<'_>) -> bool {
-        self.flows.get(name).is_none_or(|flow| {
-            let mut flow = flow.clone();
-            flow.advance(self.budget(flow.budget), &now.under(flow.budget).moment);
-            flow.has_room()
-        })
     }
 }

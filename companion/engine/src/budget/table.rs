@@ -53,6 +53,15 @@ impl Table {
         self.get(name, now).is_none_or(|flow| flow.has_room())
     }
 
+    /// Whether the flow may send a request now. Nothing changes.
+    pub(crate) fn would_have_room(&self, name: &str, now: &Now<'_>) -> bool {
+        self.flows.get(name).is_none_or(|flow| {
+            let mut flow = flow.clone();
+            flow.advance(self.budget(flow.budget), &now.under(flow.budget).moment);
+            flow.has_room()
+        })
+    }
+
     /// When the flow may send a request; `None`: unknown.
     pub(crate) fn has_room_at(&mut self, name: &str, now: &Now<'_>) -> Option<Instant> {
         let flow = self.get(name, now)?;

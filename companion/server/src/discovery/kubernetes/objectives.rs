@@ -5,7 +5,7 @@ use penstock_engine::input::Band;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::pool_objects::Kind;
+use super::pool_objects::{Kind, PoolRef};
 
 /// Objectives, kept as bands.
 pub(super) static KIND: Kind<Band> =
@@ -23,11 +23,6 @@ struct Spec {
     #[serde(default)]
     priority: i64,
     pool_ref: PoolRef,
-}
-
-#[derive(Deserialize)]
-struct PoolRef {
-    name: String,
 }
 
 fn read(object: &DynamicObject, pool: &str, _before: Option<&Band>) -> Option<Band> {

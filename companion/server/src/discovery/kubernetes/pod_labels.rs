@@ -39,7 +39,7 @@ pub(super) fn values(
         values.role = match find(pod, Some(label)).map(|(_, role)| role) {
             Some("prefill") => Role::Prefill,
             Some("decode") => Role::Decode,
-            Some(_) | None => Role::Whole,
+            Some(_) | None => Role::Both,
         };
     }
     if needs_batched_tokens && values.max_batched_tokens.is_none() {

@@ -12,6 +12,7 @@ use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::watcher::{self, Event};
 use penstock_errors::root_cause;
+use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -37,6 +38,12 @@ pub(super) struct Kind<T: 'static> {
     /// Reads an object for the pool of this name, after the last reading of the object. `None`: it belongs to another pool, or has no
     /// form that is known.
     pub(super) read: fn(&DynamicObject, &str, Option<&T>) -> Option<T>,
+}
+
+/// `spec.poolRef`, in the namespace of the object.
+#[derive(Deserialize)]
+pub(super) struct PoolRef {
+    pub(super) name: String,
 }
 
 /// The objects of a pool. Dropping it ends the watches.

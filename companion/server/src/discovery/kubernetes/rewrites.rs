@@ -10,7 +10,7 @@ use penstock_wire::limits::NAME_BYTES_MAX;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::pool_objects::Kind;
+use super::pool_objects::{Kind, PoolRef};
 
 /// Rewrites, kept as the rules of each object.
 pub(super) static KIND: Kind<Rules> =
@@ -58,11 +58,6 @@ struct Spec {
     pool_ref: PoolRef,
     #[serde(default)]
     rules: Vec<Value>,
-}
-
-#[derive(Deserialize)]
-struct PoolRef {
-    name: String,
 }
 
 /// A key that isn't known here may narrow what the rule matches, so such a rule is not applied.
