@@ -163,7 +163,7 @@ impl Default for EndpointSettings {
             max_batch: 256,
             max_batched_tokens: None,
             taints: Vec::new(),
-            role: Role::Whole,
+            role: Role::Both,
         }
     }
 }

@@ -111,8 +111,8 @@ impl Pool {
             is_off_list: false,
         });
         let (key, labels, is_kept_alive) = (request.key, request.labels.clone(), request.is_kept_alive);
-        if is_kept_alive && self.rules.policy.eviction.is_some() {
-            // Its client has received a part of the answer.
+        if is_kept_alive {
+            // Its client has received a part of the answer. Also without evictions: they may be switched on while it runs.
             self.engine.handle(now, Input::Begun(decided.id));
         }
         if is_first {

@@ -323,7 +323,7 @@ mod tests {
             max_batch: 8,
             max_batched_tokens: None,
             taints: taints.iter().map(|&taint| taint.into()).collect(),
-            role: Role::Whole,
+            role: Role::Both,
         }
     }
 

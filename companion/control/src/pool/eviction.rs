@@ -47,8 +47,9 @@ impl Pool {
     /// The server of a granted request has begun to respond.
     pub(super) fn responds(&mut self, now: Instant, id: RequestId) {
         let granted = self.requests.get_mut(&id).and_then(OpenRequest::granted_mut);
-        let was_evicted = granted.and_then(|granted| granted.evicted.take()).is_some();
-        if was_evicted || self.rules.policy.eviction.is_some() {
+        if let Some(granted) = granted {
+            granted.evicted = None;
+            // Also without evictions: they may be switched on while it runs.
             self.decide(now, Input::Begun(id));
         }
     }
@@ -56,7 +57,9 @@ impl Pool {
     /// A Hello reports how far a request has come.
     pub(super) fn has_come_to(&mut self, now: Instant, id: RequestId, running: Running<'_>) {
         self.first_token(now, id, running.has_first_token);
-        if running.has_begun {
+        // Its client has received a part of the answer.
+        let is_kept_alive = self.requests.get(&id).is_some_and(|request| request.is_kept_alive);
+        if running.has_begun || is_kept_alive {
             self.responds(now, id);
         } else {
             // The command may have been lost with the last stream.

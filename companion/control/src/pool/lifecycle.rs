@@ -232,7 +232,7 @@ impl Pool {
             sequences: request.asked.sequences,
             extra: request.is_extra(),
         };
-        let news = self.end_news(now, &admission, completion, &counted);
+        let news = self.completion_news(now, &admission, completion, &counted);
         let labels = request.labels.clone();
         self.observe_estimate(service, &counted);
         self.observe_request(labels, news);
@@ -241,20 +241,6 @@ impl Pool {
             if is_reentering { Input::Completed { id, service } } else { completion.input(id, service) };
         if let Some(request) = self.close(id) {
             self.end(now, id, input, &request);
-        }
-    }
-
-    /// The end of a request, by its server or because it was evicted.
-    fn end_news(
-        &self,
-        now: Instant,
-        admission: &Admission,
-        completion: &Completion<'_>,
-        counted: &Counted,
-    ) -> RequestNews {
-        match completion.is_evicted() {
-            true => admission.evicted(completion.status()),
-            false => self.completion_news(now, admission, completion, counted),
         }
     }
 
@@ -275,7 +261,7 @@ impl Pool {
         let (labels, waited, is_first) =
             (request.labels.clone(), admission.waited, request.admitted.is_none());
         let counted = self.count(completion, &request.asked);
-        let end = self.end_news(now, &admission, completion, &counted);
+        let end = self.completion_news(now, &admission, completion, &counted);
         if is_first {
             let endpoint = self.endpoints.share(completion.endpoint.unwrap_or_default());
             let granted = Decided::granted(Outcome::Dispatched, waited, endpoint, true);
@@ -309,6 +295,7 @@ impl Pool {
         }
     }
 
+    /// The end of a request, by its server or because it was evicted.
     pub(super) fn completion_news(
         &self,
         now: Instant,
@@ -316,6 +303,9 @@ impl Pool {
         completion: &Completion<'_>,
         counted: &Counted,
     ) -> RequestNews {
+        if completion.is_evicted() {
+            return admission.evicted(completion.status());
+        }
         let Admission { outcome, arrived, waited, requeues, sequences, extra } = *admission;
         RequestNews::Completed(Completed {
             outcome,

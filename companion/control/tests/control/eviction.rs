@@ -104,3 +104,67 @@ fn a_new_companion_asks_for_the_end_of_what_runs_already() {
     world.open_session(1, 1, vec![waiting], vec![running]);
     assert_eq!(evicted(&world.take()).len(), 1, "request 2 has waited for long, at another companion");
 }
+
+/// A stream that has received comments while it waited.
+fn kept_alive() -> wire::Register {
+    wire::Register { priority: "sheddable".into(), moved: true, ..register(1) }
+}
+
+/// The critical request 2, which has waited for long.
+fn critical() -> wire::Register {
+    wire::Register { priority: "critical".into(), age_us: 5_000_000, ..register(2) }
+}
+
+fn evicting() -> penstock_control::Settings {
+    let mut settings = settings();
+    settings.pools[0].policy.eviction = Some(Duration::from_secs(1));
+    settings
+}
+
+#[test]
+fn a_stream_that_was_kept_alive_runs_on() {
+    let mut world = World::with(evicting());
+    world.open_session(1, 1, vec![kept_alive()], Vec::new());
+    assert_eq!(world.take().granted(), [1]);
+    world.send(1, Message::Register(critical()));
+    world.pass_beating(5, &[1]);
+    assert!(evicted(&world.take()).is_empty());
+    // Also at a new companion, which hears that no server has begun to respond.
+    let mut world = World::with(evicting());
+    world.pass(Duration::from_secs(10));
+    let running = wire::Running { started: false, ..runs_as(kept_alive(), SERVER) };
+    world.open_session(1, 1, vec![critical()], vec![running]);
+    world.pass_beating(5, &[1]);
+    assert!(evicted(&world.take()).is_empty());
+}
+
+#[test]
+fn eviction_that_is_switched_on_later_spares_what_has_begun() {
+    type Start = fn(&mut World);
+    let starts: [(Start, usize); 3] = [
+        (|world| world.open_session(1, 1, vec![kept_alive()], Vec::new()), 0),
+        (
+            |world| {
+                let silent = wire::Register { moved: false, ..kept_alive() };
+                world.open_session(1, 1, vec![silent], Vec::new());
+                world.send(1, started(1, SERVER, 0));
+            },
+            0,
+        ),
+        (
+            |world| {
+                let silent = wire::Register { moved: false, ..kept_alive() };
+                world.open_session(1, 1, vec![silent], Vec::new());
+            },
+            1,
+        ),
+    ];
+    for (start, expected) in starts {
+        let mut world = World::new();
+        start(&mut world);
+        world.send(1, Message::Register(critical()));
+        world.handle(penstock_control::Event::Settings(Box::new(evicting())));
+        world.pass_beating(5, &[1]);
+        assert_eq!(evicted(&world.take()).len(), expected);
+    }
+}

@@ -10,6 +10,7 @@ mod credit_edges;
 mod credit_reports;
 mod credits;
 mod demand;
+mod disaggregation;
 mod envoys;
 mod eviction;
 mod failures;

@@ -58,7 +58,7 @@ fn foreign_requests_take_room_until_they_are_gone() {
         pool(&world).servers,
         [ServerStatus {
             variant: "default".into(),
-            role: penstock_engine::input::Role::Whole,
+            role: penstock_engine::input::Role::Both,
             scraped: Some(scraped(2)),
             foreign: 2,
             is_asleep: false,

@@ -1,0 +1,56 @@
+//! Requests of which two endpoints compute a part: which of them is blamed.
+
+use penstock_engine::input::Role;
+use penstock_engine::units::Decimal;
+use penstock_wire as wire;
+use wire::filter_frame::Event as Message;
+
+use crate::harness::*;
+
+/// [`SERVER`] decodes and [`SECOND`] computes long prompts for it. Each takes ten requests.
+fn world() -> World {
+    let mut settings = settings_of(&[SERVER, SECOND]);
+    let pool = &mut settings.pools[0];
+    pool.policy.gate = penstock_engine::policy::Gate::requests(Decimal::whole(10));
+    pool.policy.min_uncached_tokens = Some(50);
+    pool.endpoints[0].role = Role::Decode;
+    pool.endpoints[1].role = Role::Prefill;
+    let mut world = World::with(settings);
+    world.open_session(1, 1, Vec::new(), Vec::new());
+    world.take();
+    world
+}
+
+/// Sends the request, and returns the endpoint that computes its prompt, by name if it isn't the one that answers.
+fn prefills(world: &mut World, sequence: u64) -> String {
+    world.send(1, Message::Register(register(sequence)));
+    let taken = world.take();
+    let [(1, grant)] = taken.grants()[..] else { panic!("{taken:?}") };
+    assert_eq!(grant.endpoints, [SERVER]);
+    grant.prefill_endpoint.clone()
+}
+
+fn answered(sequence: u64, status: u32) -> Message {
+    let Message::Completed(served) = completed(sequence) else { panic!("a completion") };
+    Message::Completed(wire::Completed { status, prompt_tokens: None, output_tokens: None, ..served })
+}
+
+#[test]
+fn a_refusal_of_both_counts_against_neither() {
+    let mut world = world();
+    for (sequence, status) in (1_u64..).zip([404, 429, 400, 404, 429, 404, 429, 404]) {
+        assert_eq!(prefills(&mut world, sequence), SECOND, "{status}");
+        world.send(1, answered(sequence, status));
+    }
+    assert_eq!(world.take().marked, []);
+}
+
+#[test]
+fn the_one_that_answers_is_tried_alone_after_a_failure_of_both() {
+    let mut world = world();
+    assert_eq!(prefills(&mut world, 1), SECOND);
+    world.send(1, answered(1, 500));
+    assert_eq!(prefills(&mut world, 2), "", "alone");
+    world.send(1, completed(2));
+    assert_eq!(prefills(&mut world, 3), SECOND);
+}
