@@ -176,7 +176,7 @@ pub struct EndpointDefaults {
 
 impl Default for EndpointDefaults {
     fn default() -> Self {
-        Self { variant: "default".into(), max_batch: 256, max_batched_tokens: None, role: Role::Whole }
+        Self { variant: "default".into(), max_batch: 256, max_batched_tokens: None, role: Role::Both }
     }
 }
 

@@ -112,7 +112,7 @@ impl Endpoint {
             running: Load::default(),
             abandoned: Abandoned::default(),
             batched_tokens_max: None,
-            role: Role::Whole,
+            role: Role::Both,
             prefills_for_others: false,
             whole_places: u64::MAX,
             is_reported: false,

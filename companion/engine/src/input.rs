@@ -309,7 +309,7 @@ pub struct EndpointState {
 impl Default for EndpointState {
     /// Ready, of weight 1, for whole requests.
     fn default() -> Self {
-        Self { ready: true, weight: Decimal::whole(1), batched_tokens_max: None, role: Role::Whole }
+        Self { ready: true, weight: Decimal::whole(1), batched_tokens_max: None, role: Role::Both }
     }
 }
 
@@ -319,12 +319,23 @@ impl Default for EndpointState {
 pub enum Role {
     /// Prompt and answer.
     #[default]
-    Whole,
+    Both,
     /// The answer, and the prompt where no other endpoint does.
     Decode,
     /// Prompts for the endpoints that decode. It takes whole requests where none of these has room: up to half of its bound, or up to the
     /// bound if none of them is ready.
     Prefill,
+}
+
+impl Role {
+    /// As operators read and write it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Both => "both",
+            Self::Decode => "decode",
+            Self::Prefill => "prefill",
+        }
+    }
 }
 
 /// Metrics of a server that its scorers use. `None`: the server doesn't export the metric, or the value is stale.

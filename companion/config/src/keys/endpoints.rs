@@ -253,7 +253,7 @@ pub(crate) enum EndpointRole {
 impl From<EndpointRole> for Role {
     fn from(role: EndpointRole) -> Self {
         match role {
-            EndpointRole::Both => Self::Whole,
+            EndpointRole::Both => Self::Both,
             EndpointRole::Prefill => Self::Prefill,
             EndpointRole::Decode => Self::Decode,
         }
@@ -316,7 +316,7 @@ pub(super) fn convert(raw: Endpoints, has_roles: bool, path: &str) -> Result<Fou
         variant: defaults.variant,
         max_batch: defaults.max_batch.0,
         max_batched_tokens: defaults.max_batched_tokens.map(|tokens| tokens.0),
-        role: Role::Whole,
+        role: Role::Both,
     };
     let is_https_name = by_name.as_ref().is_some_and(|dns| dns.name.starts_with(HTTPS));
     let (listed, discovery) = match (listed, by_name, file, by_pool) {

@@ -224,8 +224,8 @@ fn an_adopted_request_counts_where_its_prompt_is_computed() {
 fn roles_and_the_length_change_while_requests_run() {
     let mut harness = roles(4);
     assert_eq!(register(&mut harness, 1, 500), Some((DECODE, Some(PREFILL))));
-    list(&mut harness, PREFILL, Role::Whole, true);
-    list(&mut harness, DECODE, Role::Whole, true);
+    list(&mut harness, PREFILL, Role::Both, true);
+    list(&mut harness, DECODE, Role::Both, true);
     assert_eq!(stocks(&harness), [1, 1], "what runs stays where it is");
     assert!(matches!(harness.register(2, "f", Band::Default)[..], [Bypassed(2, _)]));
     harness.complete(1);

@@ -78,7 +78,7 @@ pub fn state(rng: &mut Rng) -> EndpointState {
         ready: rng.percent(70),
         weight: Decimal::from_billionths(u128::from(rng.choose(&[1_u64, 2, 4, 8])) * Decimal::ONE / 4),
         batched_tokens_max: maybe(rng, 50, |rng| 500 + rng.below(1_000)),
-        role: Role::Whole,
+        role: Role::Both,
     }
 }
 
@@ -108,7 +108,7 @@ pub fn with_roles(rng: &mut Rng, input: Option<Input>, separates: bool) -> Optio
 }
 
 fn role(rng: &mut Rng) -> Role {
-    rng.choose(&[Role::Whole, Role::Prefill, Role::Prefill, Role::Decode, Role::Decode])
+    rng.choose(&[Role::Both, Role::Prefill, Role::Prefill, Role::Decode, Role::Decode])
 }
 
 /// An allowance of numbers that floats represent exactly, so that their sums don't depend on the order of addition.

@@ -113,7 +113,7 @@ pub(crate) fn endpoints(pool: &Pool) -> Vec<EndpointSettings> {
         max_batched_tokens: endpoint.max_batched_tokens,
         taints: endpoint.taints.clone(),
         // A file may name roles that the pool doesn't use.
-        role: if has_roles { endpoint.role } else { Role::Whole },
+        role: if has_roles { endpoint.role } else { Role::Both },
     });
     endpoints.collect()
 }

@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime};
 
 use penstock_config::{Pool, Replicas};
 use penstock_control::{ModelStatus, PoolStatus, Status, VariantStatus};
-use penstock_engine::input::Role;
 use penstock_engine::snapshot::{EndpointSnapshot, FlowSnapshot};
 use penstock_engine::units::thousandths;
 use penstock_engine::{HealthReason, HealthState, Instant};
@@ -248,7 +247,7 @@ fn endpoint(
     json!({
         "address": address,
         "variant": server.map(|server| &server.variant),
-        "role": server.map(|server| role(server.role)),
+        "role": server.map(|server| server.role.as_str()),
         "ready": snapshot.ready,
         "scheme": config.schemes.get(&*pool.name).unwrap_or(&"http"),
         "state": snapshot.state.as_str(),
@@ -298,15 +297,6 @@ fn since(instant: Instant, now: Instant) -> Option<String> {
     Some(humantime::format_rfc3339_seconds(time).to_string())
 }
 
-/// The name of an endpoint's role, as in the configuration.
-const fn role(role: Role) -> &'static str {
-    match role {
-        Role::Whole => "both",
-        Role::Prefill => "prefill",
-        Role::Decode => "decode",
-    }
-}
-
 /// Why an endpoint is in its state.
 fn reason(endpoint: &EndpointSnapshot, is_asleep: bool) -> String {
     match endpoint.reason {
@@ -340,7 +330,7 @@ mod tests {
 
     use penstock_control::{AutopilotStatus, Desired, DesiredSource, PoolStatus, Scraped, ServerStatus};
     use penstock_engine::Engine;
-    use penstock_engine::input::{Band, EndpointId};
+    use penstock_engine::input::{Band, EndpointId, Role};
     use penstock_engine::policy::{Class, ClassSet, Discipline, Policy};
     use penstock_engine::snapshot::ClassSnapshot;
     use penstock_engine::units::Tokens;

@@ -24,7 +24,7 @@ fn servers(count: usize, request_noise: f64) -> Vec<ServerSpec> {
         hardware: Hardware::default(),
         weight: Decimal::whole(1),
         request_noise,
-        role: Role::Whole,
+        role: Role::Both,
     };
     vec![server; count]
 }
@@ -158,7 +158,7 @@ fn each_server_runs_at_its_own_limit() {
         },
         weight: Decimal::whole(1),
         request_noise: 0.05,
-        role: Role::Whole,
+        role: Role::Both,
     };
     let mut servers = servers(1, 0.05);
     servers.push(slow);

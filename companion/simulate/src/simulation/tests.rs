@@ -15,7 +15,7 @@ fn servers(count: usize) -> Vec<ServerSpec> {
         hardware: Hardware::default(),
         weight: Decimal::whole(1),
         request_noise: 0.0,
-        role: Role::Whole,
+        role: Role::Both,
     };
     vec![server; count]
 }

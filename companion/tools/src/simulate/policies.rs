@@ -148,7 +148,7 @@ impl PolicySetup {
         }
         let has_roles = pool.policy.min_uncached_tokens.is_some();
         let spec = |endpoint: &Endpoint| {
-            let role = if has_roles { endpoint.role } else { Role::Whole };
+            let role = if has_roles { endpoint.role } else { Role::Both };
             ServerSpec { role, ..server(endpoint, args, hardware) }
         };
         // Simulated requests tolerate no taint.
@@ -233,7 +233,7 @@ fn server(endpoint: &Endpoint, args: &Args, hardware: Hardware) -> ServerSpec {
         hardware: Hardware { seqs_max, batched_tokens: batched.max(seqs_max as u64), ..hardware },
         weight: endpoint.weight,
         request_noise: 0.0,
-        role: Role::Whole,
+        role: Role::Both,
     }
 }
 

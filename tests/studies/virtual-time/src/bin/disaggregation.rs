@@ -64,7 +64,7 @@ fn print(name: &str, part: f64, roles: [Role; SERVERS], record: &Record) {
         "{name:>9} {part:>5.1} {rate:>11.2} {:>9.0} % {:>9} {:>9} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>8.1}",
         100.0 * elsewhere,
         peak(Role::Prefill),
-        peak(Role::Decode).max(peak(Role::Whole)),
+        peak(Role::Decode).max(peak(Role::Both)),
         percentile(record, "long", 0.5),
         percentile(record, "long", 0.99),
         percentile(record, "chat", 0.5),
@@ -74,7 +74,7 @@ fn print(name: &str, part: f64, roles: [Role; SERVERS], record: &Record) {
 }
 
 fn main() {
-    let whole = [Role::Whole; SERVERS];
+    let whole = [Role::Both; SERVERS];
     let apart = [Role::Prefill, Role::Prefill, Role::Decode, Role::Decode];
     let clients = (SERVERS as f64 * BOUND) as usize;
     let full = record(whole, Arrivals::Closed { clients, mix: mix() });

@@ -112,7 +112,7 @@ impl Cell {
             },
             weight: Decimal::whole(1),
             request_noise: 0.0,
-            role: Role::Whole,
+            role: Role::Both,
         };
         let servers = vec![server; SERVERS];
         let rate = |mix: &_| capacity(&servers, mix, &GOAL);

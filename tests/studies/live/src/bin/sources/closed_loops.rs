@@ -16,7 +16,7 @@ pub(crate) fn servers(count: usize) -> Vec<ServerSpec> {
         hardware: Hardware::default(),
         weight: Decimal::whole(1),
         request_noise: 0.05,
-        role: Role::Whole,
+        role: Role::Both,
     };
     vec![server; count]
 }

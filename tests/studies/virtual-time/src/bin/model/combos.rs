@@ -32,7 +32,7 @@ pub(crate) fn server(hardware: Hardware, request_noise: f64) -> ServerSpec {
         hardware,
         weight: Decimal::whole(1),
         request_noise,
-        role: Role::Whole,
+        role: Role::Both,
     }
 }
 

@@ -40,7 +40,7 @@ impl Fleet {
                 },
                 weight: Decimal::whole(1),
                 request_noise: 0.05,
-                role: Role::Whole,
+                role: Role::Both,
             }
         };
         let (fast, slow) = (server("fast", 1.0), server("slow", 2.0));
