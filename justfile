@@ -44,6 +44,11 @@ replicas-kubernetes *args:
 discovery-kubernetes *args:
     cargo test --package penstock-tests --features api-server --test kubernetes -- discovery:: --test-threads 1 --nocapture {{ args }}
 
+# Lets the pool, its pods, objectives and rewrites come and go in the API server of KUBECONFIG, a cluster for tests, while requests wait at the
+# endpoint picker (needs kubectl).
+picker-kubernetes *args:
+    cargo test --package penstock-tests --features api-server --test kubernetes -- picker:: --test-threads 1 --nocapture {{ args }}
+
 # Sends requests through a real Envoy Gateway with the resources of `penstock gateway-resources`; ENVOY_GATEWAY is the path of envoy-gateway,
 # which `bash .ci/go-program envoy-gateway github.com/envoyproxy/gateway/cmd/envoy-gateway@v1.9.1` builds and prints.
 envoy-gateway *args:

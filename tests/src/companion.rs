@@ -29,9 +29,17 @@ impl Companion {
     /// # Panics
     /// With its log, if it does not start.
     pub async fn start(head: &str, pools: &[String]) -> Self {
+        Self::start_with(head, pools, &[]).await
+    }
+
+    /// [`Self::start`] with environment variables.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub async fn start_with(head: &str, pools: &[String], variables: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let grpc = format!("unix:{}", folder.path().join("grpc").display());
-        Self::listening(folder, &grpc, head, pools, &[]).await
+        Self::listening(folder, &grpc, head, pools, variables).await
     }
 
     /// [`Self::start`] of one of several companions, which listens for filters on this address. `head` has `replicas`.

@@ -62,6 +62,10 @@ pub struct Setup {
     pub has_tls: bool,
     /// The picker's address; `None`: that of `picker.listen`.
     pub picker: Option<SocketAddr>,
+    /// A request goes on without the picker where that fails, as with `failureMode: FailOpen`.
+    pub fails_open: bool,
+    /// Environment variables of the companion.
+    pub variables: Vec<(&'static str, String)>,
 }
 
 impl Default for Setup {
@@ -72,6 +76,8 @@ impl Default for Setup {
             reads_metadata: false,
             has_tls: false,
             picker: None,
+            fails_open: false,
+            variables: Vec::new(),
         }
     }
 }
@@ -106,7 +112,8 @@ impl PickerGateway {
     pub async fn with(head: &str, pools: &[String], keys: &str, setup: &Setup) -> Self {
         let picker = free_address();
         let head = format!("picker: {{listen: '{picker}'{keys}}}\n{head}");
-        let companion = Companion::start(&head, pools).await;
+        let variables = setup.variables.iter().map(|(name, value)| (*name, value.as_str()));
+        let companion = Companion::start_with(&head, pools, &variables.collect::<Vec<_>>()).await;
         let folder = tempfile::tempdir().expect("a temporary folder");
         let envoy = launch(folder.path(), &bootstrap(setup.picker.unwrap_or(picker), setup)).await;
         let mut listeners = Vec::new();
@@ -291,6 +298,7 @@ fn listener(number: usize, modes: Modes, setup: &Setup) -> Value {
             "grpc_service": {"envoy_grpc": {"cluster_name": "picker"}},
             "message_timeout": "60s",
             "allow_mode_override": false,
+            "failure_mode_allow": setup.fails_open,
             "processing_mode": modes.json(),
             "metadata_options": {
                 "forwarding_namespaces": {"untyped": ["envoy.lb", "envoy.lb.subset_hint"]},

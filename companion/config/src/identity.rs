@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Violation;
 use crate::value::{self, List, OrderedMap, Scalar, Shortened};
-use crate::{ApiKeys, Trust};
+use crate::{ApiKeys, Pool, Trust};
 
 /// The sources of a request's identity. In each list, the first source that is present in the request counts.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -42,6 +42,15 @@ pub struct Identity {
     #[serde(deserialize_with = "value::shortened")]
     #[schemars(with = "Option<Shortened<ApiKeys>>")]
     pub api_keys: Option<ApiKeys>,
+}
+
+impl Identity {
+    /// The bands of a pool's objectives by name. Those of the document come before those that were discovered.
+    #[must_use]
+    pub fn objectives_of<'a>(&'a self, pool: &'a Pool) -> BTreeMap<&'a str, Band> {
+        let all = pool.objectives.iter().chain(&self.objectives);
+        all.map(|(name, band)| (name.as_str(), *band)).collect()
+    }
 }
 
 impl Default for Identity {

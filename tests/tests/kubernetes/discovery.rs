@@ -1,8 +1,8 @@
 //! Discovery of an InferencePool's pods in a real API server of Kubernetes: that of `KUBECONFIG`, a cluster for tests. The companion's
 //! account has exactly the permissions that docs/kubernetes.md names.
 
+use std::net::Ipv4Addr;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use penstock_tests::cluster::{Cluster, NAMESPACE, kubectl};
@@ -11,61 +11,21 @@ use penstock_tests::relay::Relay;
 use penstock_tests::{Companion, Envoy, run, until};
 use serde_json::{Value, json};
 
+use crate::objects::{self, unused_name};
+
 /// Pods that appear together.
 const PODS: usize = 200;
 
-/// A pool's name that no other test has.
-fn unused_name() -> String {
-    static NAMES: AtomicUsize = AtomicUsize::new(0);
-    let number = NAMES.fetch_add(1, Ordering::Relaxed);
-    format!("pool-{}-{number}", std::process::id())
-}
+const PORT: u16 = 8_000;
 
 fn create_pool(name: &str) {
-    let pool = json!({
-        "apiVersion": "inference.networking.k8s.io/v1",
-        "kind": "InferencePool",
-        "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {
-            "selector": {"matchLabels": {"app": name}},
-            "targetPorts": [{"number": 8000}],
-            "endpointPickerRef": {"name": "none", "port": {"number": 9002}},
-        },
-    });
-    kubectl(&["apply", "-f", "-"], &pool.to_string());
+    objects::create_pool(name, PORT);
 }
 
-/// Creates pods of the pool that are ready; no kubelet is needed.
+/// Creates pods of the pool that are ready.
 fn create_pods(pool: &str, numbers: std::ops::Range<usize>) {
-    let pods: Vec<Value> = numbers
-        .clone()
-        .map(|number| {
-            json!({
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {"name": format!("{pool}-{number}"), "namespace": NAMESPACE, "labels": {"app": pool}},
-                "spec": {"containers": [{"name": "server", "image": "none"}]},
-            })
-        })
-        .collect();
-    let list = json!({"apiVersion": "v1", "kind": "List", "items": pods});
-    kubectl(&["create", "-f", "-"], &list.to_string());
-    let ready: Vec<Value> = numbers
-        .map(|number| {
-            json!({
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {"name": format!("{pool}-{number}"), "namespace": NAMESPACE},
-                "status": {
-                    "phase": "Running",
-                    "podIP": format!("10.1.{}.{}", number / 250, number % 250 + 1),
-                    "conditions": [{"type": "Ready", "status": "True"}],
-                },
-            })
-        })
-        .collect();
-    let list = json!({"apiVersion": "v1", "kind": "List", "items": ready});
-    kubectl(&["apply", "--server-side", "--subresource", "status", "-f", "-"], &list.to_string());
+    let address = |number: usize| Ipv4Addr::from_bits(0x0a01_0001 + u32::try_from(number).expect("few"));
+    objects::create_pods(pool, &numbers.map(|number| (number, address(number))).collect::<Vec<_>>());
 }
 
 async fn companion(kubeconfig: &Path, pool: &str) -> Companion {
@@ -142,10 +102,7 @@ fn many_pods_and_a_pool_that_comes_late_are_found_at_once() {
             made - started,
             made.elapsed()
         );
-        kubectl(
-            &["delete", "pod", &format!("{name}-7"), "-n", NAMESPACE, "--force", "--grace-period", "0"],
-            "",
-        );
+        objects::delete_pod(&name, 7);
         let gone = Instant::now();
         endpoints(&companion, PODS - 1).await;
         println!("figure: a pod that has gone is no endpoint after {:?}", gone.elapsed());

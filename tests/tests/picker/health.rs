@@ -10,12 +10,12 @@ use penstock_tests::relay::Relay;
 use penstock_tests::replicas::replicas_key;
 use penstock_tests::{ClientRequest, Companion, PickerGateway, Upstream, run, until};
 
-const PICKER: &str = "envoy.service.ext_proc.v3.ExternalProcessor";
+pub(crate) const PICKER: &str = "envoy.service.ext_proc.v3.ExternalProcessor";
 /// Values of the protocol of health checks.
-const SERVING: Option<u8> = Some(1);
+pub(crate) const SERVING: Option<u8> = Some(1);
 const NOT_SERVING: Option<u8> = Some(2);
 
-async fn becomes(address: SocketAddr, service: &str, expected: Option<u8>) {
+pub(crate) async fn becomes(address: SocketAddr, service: &str, expected: Option<u8>) {
     until(&format!("{service} at {address} is {expected:?}"), || async {
         let seen = health(address, service).await;
         if seen == expected { Ok(()) } else { Err(format!("{seen:?}")) }
@@ -24,14 +24,14 @@ async fn becomes(address: SocketAddr, service: &str, expected: Option<u8>) {
 }
 
 /// A companion of several.
-struct Replica {
-    companion: Companion,
-    listen: SocketAddr,
+pub(crate) struct Replica {
+    pub(crate) companion: Companion,
+    pub(crate) listen: SocketAddr,
     health: SocketAddr,
 }
 
 /// A leader and a standby, with these keys and pools.
-async fn two(folder: &Path, head: &str, pools: &[String]) -> [Replica; 2] {
+pub(crate) async fn two(folder: &Path, head: &str, pools: &[String]) -> [Replica; 2] {
     let lease = format!("{{file: '{}'}}", folder.join("lease").display());
     let addresses = free_addresses(2);
     let start = async |address: SocketAddr| {

@@ -7,3 +7,4 @@ mod health;
 mod leaving;
 mod modes;
 mod refusals;
+mod takeover;

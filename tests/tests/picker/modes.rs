@@ -171,3 +171,29 @@ fn a_request_without_a_body_is_refused_and_one_that_passes_is_sent_on() {
         }
     });
 }
+
+#[test]
+fn without_its_response_a_request_holds_its_place_until_it_ends() {
+    run(async {
+        let modes = Modes { response_body: None, ..Modes::FULL_DUPLEX };
+        let (gateway, server) = gateway(vec![modes]).await;
+        for is_streamed in [false, true] {
+            let body = chat(1_000, is_streamed);
+            let mut client = by_http1(&gateway, modes, &body).await;
+            let call = server.next().await;
+            gateway.stock("chat", 1).await;
+            call.answer_with(8, 4);
+            assert_eq!(client.answer().await.status, 200);
+            gateway.stock("chat", 0).await;
+        }
+        let client = by_http1(&gateway, modes, &chat(1_000, false)).await;
+        let mut call = server.next().await;
+        drop(client);
+        call.gone().await;
+        gateway.stock("chat", 0).await;
+        let page = gateway.metrics().await;
+        let estimated = page.sum("penstock_answers_estimated_total", &[("reason", "client_left")]);
+        assert_eq!(estimated, 3.0, "the picker can't tell a whole answer from a client that left");
+        assert_eq!(counted(&gateway).await, 0.0);
+    });
+}

@@ -93,11 +93,10 @@ pub(crate) fn with_models(
     settings
 }
 
-/// The bands of a pool's objectives. Those of the document come before those that were discovered.
+/// The bands of a pool's objectives.
 fn objectives(config: &Config, pool: &Pool) -> Vec<(String, Band)> {
-    let written = &config.identity.objectives;
-    let discovered = pool.objectives.iter().filter(|(name, _)| !written.contains_key(*name));
-    written.iter().chain(discovered).map(|(name, band)| (name.clone(), *band)).collect()
+    let all = config.identity.objectives_of(pool);
+    all.into_iter().map(|(name, band)| (name.to_owned(), band)).collect()
 }
 
 /// The control's settings for a pool's endpoints.

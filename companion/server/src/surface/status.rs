@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use penstock_config::{Pool, Replicas};
+use penstock_config::{Config, Pool, Replicas, Rewrite};
 use penstock_control::{ModelStatus, PoolStatus, Status, VariantStatus};
 use penstock_engine::snapshot::{EndpointSnapshot, FlowSnapshot};
 use penstock_engine::units::thousandths;
@@ -35,8 +35,8 @@ pub(crate) struct ConfigReport<'a> {
     replicas: Option<(&'a Roles, &'a Replicas)>,
     /// Whether the discovery of each pool works.
     discoveries: Option<&'a States>,
-    /// `https` for pools whose servers get TLS.
-    schemes: BTreeMap<&'a str, &'static str>,
+    /// The configuration with what was discovered.
+    config: Option<&'a Config>,
     /// Why checks of endpoints fail.
     check_failures: CheckFailures,
 }
@@ -50,9 +50,34 @@ impl<'a> ConfigReport<'a> {
                 labels.insert((&*pool.name, endpoint.address.to_string()), &endpoint.labels);
             }
         }
-        let scheme = |pool: &'a Pool| if pool.upstream.tls.is_some() { "https" } else { "http" };
-        let schemes = active.config.pools.iter().map(|pool| (&*pool.name, scheme(pool))).collect();
-        Self { summary: active.json(), labels, schemes, ..Self::default() }
+        Self { summary: active.json(), labels, config: Some(&active.config), ..Self::default() }
+    }
+
+    fn pool(&self, name: &str) -> Option<(&'a Config, &'a Pool)> {
+        let config = self.config?;
+        config.pools.iter().find(|pool| pool.name == name).map(|pool| (config, pool))
+    }
+
+    /// `https` for a pool whose servers get TLS.
+    fn scheme(&self, pool: &str) -> &'static str {
+        let has_tls = self.pool(pool).is_some_and(|(_, pool)| pool.upstream.tls.is_some());
+        if has_tls { "https" } else { "http" }
+    }
+
+    /// The bands of a pool's objectives.
+    fn objectives(&self, pool: &str) -> BTreeMap<&'a str, &'static str> {
+        let all = self.pool(pool).map(|(config, pool)| config.identity.objectives_of(pool));
+        all.into_iter().flatten().map(|(name, band)| (name, band.as_str())).collect()
+    }
+
+    /// The rules that replace models, in the order in which they count.
+    fn rewrites(&self, pool: &str) -> Vec<Value> {
+        let rules = self.pool(pool).into_iter().flat_map(|(_, pool)| &pool.rewrite);
+        let targets = |rule: &Rewrite| {
+            let targets = rule.targets.iter();
+            targets.map(|(name, weight)| json!({ "name": name, "weight": weight })).collect::<Vec<_>>()
+        };
+        rules.map(|rule| json!({ "model": rule.model, "targets": targets(rule) })).collect()
     }
 
     /// Adds the reasons why checks of endpoints fail.
@@ -177,6 +202,8 @@ fn pool(
             "itl_ms": model.slo.targets.itl_ms,
             "source": model.slo.source.as_str(),
         })),
+        "objectives": config.objectives(&status.name),
+        "rewrites": config.rewrites(&status.name),
         "pending_replicas": variants.clone().map(|variant| variant.pending).sum::<u64>(),
         "model": variants.map(variant).collect::<Vec<_>>(),
         "advice": advice,
@@ -249,7 +276,7 @@ fn endpoint(
         "variant": server.map(|server| &server.variant),
         "role": server.map(|server| server.role.as_str()),
         "ready": snapshot.ready,
-        "scheme": config.schemes.get(&*pool.name).unwrap_or(&"http"),
+        "scheme": config.scheme(&pool.name),
         "state": snapshot.state.as_str(),
         "reason": reason(snapshot, server.is_some_and(|server| server.is_asleep)),
         "since": since(snapshot.since, now),
