@@ -12,6 +12,8 @@ use tokio::task::JoinHandle;
 use crate::client_request::{Answer, ClientRequest};
 use crate::metrics::Metrics;
 use crate::pages::Pages;
+use crate::picker::AskingEnvoy;
+use crate::ports::free_address;
 use crate::process::Process;
 use crate::wait::until;
 use crate::{Upstream, binary};
@@ -25,6 +27,15 @@ pub const LISTEN_BUT_GRPC: &str =
 
 /// The environment variable that names what Envoy runs the filter as, `wasm` or `native`: all tests pass with both.
 const FILTER: &str = "PENSTOCK_TEST_FILTER";
+
+/// The environment variable that names the door of a gateway's requests, `filter` or `picker`.
+const DOOR: &str = "PENSTOCK_TEST_DOOR";
+
+/// Requests come through an Envoy without the filter, which asks the companion as an endpoint picker.
+#[must_use]
+pub fn is_picker() -> bool {
+    std::env::var(DOOR).is_ok_and(|door| door == "picker")
+}
 
 /// Envoy runs the filter as native code.
 #[must_use]
@@ -65,6 +76,8 @@ pub struct Gateway {
     pages: Pages,
     client: reqwest::Client,
     folder: TempDir,
+    /// The Envoy that asks the companion, where requests don't come through the filter.
+    _asking: Option<AskingEnvoy>,
 }
 
 impl Gateway {
@@ -124,7 +137,9 @@ impl Gateway {
     ) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("penstock.yaml");
-        std::fs::write(&file, config).expect("write the configuration");
+        let picker = is_picker().then(free_address);
+        let door = picker.map(|address| format!("picker: {{listen: '{address}'}}\n")).unwrap_or_default();
+        std::fs::write(&file, format!("{door}{config}")).expect("write the configuration");
         let mut command = Self::command(&file);
         if flags.contains(&"--filter") {
             command = Self::command_of(&file, None);
@@ -143,14 +158,22 @@ impl Gateway {
         process.line("metrics http://").await;
         let (_, address) = url.split_once("://").expect("a URL");
         let address = address.trim().trim_end_matches('/').parse().unwrap_or_else(|e| panic!("{url}: {e}"));
+        let asking = match picker {
+            Some(picker) => Some(AskingEnvoy::start(picker).await),
+            None => None,
+        };
         let gateway = Self {
             process,
-            address,
+            address: asking.as_ref().map_or(address, AskingEnvoy::address),
             pages: Pages::at(format!("http://{}", companion.trim().trim_end_matches('/'))),
             client: client(),
             folder,
+            _asking: asking,
         };
         gateway.ready().await;
+        if is_picker() {
+            gateway.pages.picker_sessions().await;
+        }
         gateway
     }
 

@@ -137,6 +137,12 @@ impl Pages {
         .await;
     }
 
+    /// Waits until the workers of the endpoint picker have their sessions.
+    pub async fn picker_sessions(&self) {
+        let workers = std::thread::available_parallelism().map_or(1, usize::from).min(4);
+        self.sessions("picker", workers).await;
+    }
+
     /// Waits until exactly `count` sessions of Envoys with this node name are open.
     pub async fn sessions(&self, node: &str, count: usize) {
         until(&format!("{count} sessions of {node}"), || async {

@@ -11,7 +11,6 @@ use crate::client_request::{Answer, ClientRequest};
 use crate::envoy::{launch, listens};
 use crate::ports::free_address;
 use crate::process::Process;
-use crate::wait::until;
 
 /// What the gateway sends to the picker, by the names of Envoy's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +81,27 @@ impl Default for Setup {
     }
 }
 
+/// An Envoy without the filter that asks a companion as most gateways do.
+pub(crate) struct AskingEnvoy {
+    address: SocketAddr,
+    _envoy: Process,
+    _folder: TempDir,
+}
+
+impl AskingEnvoy {
+    pub(crate) async fn start(picker: SocketAddr) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let envoy = launch(folder.path(), &bootstrap(picker, &Setup::default())).await;
+        let address = listens(folder.path(), &envoy, "0").await;
+        Self { address, _envoy: envoy, _folder: folder }
+    }
+
+    /// The address for clients.
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
 /// A companion as an endpoint picker, and an Envoy with a listener for each of its modes.
 pub struct PickerGateway {
     /// The companion.
@@ -122,23 +142,8 @@ impl PickerGateway {
         }
         let client = reqwest::Client::builder().no_proxy().build().expect("a client can be built");
         let gateway = Self { companion, picker, envoy, listeners, client, _folder: folder };
-        gateway.ready().await;
+        gateway.companion.picker_sessions().await;
         gateway
-    }
-
-    /// Waits until the picker's workers have their sessions.
-    async fn ready(&self) {
-        until("sessions of the picker", || async {
-            let seen = self.companion.get("/status").await?.json();
-            let all = seen["sessions"].as_array().cloned().unwrap_or_default();
-            let is_open = |session: &&Value| session["worker"] == "picker" && session["open"] == true;
-            let workers = std::thread::available_parallelism().map_or(1, usize::from).min(4);
-            match all.iter().filter(is_open).count() == workers {
-                true => Ok(()),
-                false => Err(seen["sessions"].to_string()),
-            }
-        })
-        .await;
     }
 
     /// The address for clients in this mode.
@@ -299,6 +304,8 @@ fn listener(number: usize, modes: Modes, setup: &Setup) -> Value {
             "message_timeout": "60s",
             "allow_mode_override": false,
             "failure_mode_allow": setup.fails_open,
+            "request_attributes": ["source.address"],
+            "response_attributes": ["response.code_details"],
             "processing_mode": modes.json(),
             "metadata_options": {
                 "forwarding_namespaces": {"untyped": ["envoy.lb", "envoy.lb.subset_hint"]},
