@@ -44,6 +44,10 @@ replicas-kubernetes *args:
 discovery-kubernetes *args:
     cargo test --package penstock-tests --features api-server --test kubernetes -- discovery:: --test-threads 1 --nocapture {{ args }}
 
+# Sends the requests of the end-to-end tests through the endpoint picker in place of the filter; ten minutes.
+picker-door *args:
+    bash tests/picker-door/run {{ args }}
+
 # Lets the pool, its pods, objectives and rewrites come and go in the API server of KUBECONFIG, a cluster for tests, while requests wait at the
 # endpoint picker (needs kubectl).
 picker-kubernetes *args:

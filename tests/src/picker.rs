@@ -321,6 +321,8 @@ fn listener(number: usize, modes: Modes, setup: &Setup) -> Value {
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "gateway",
         "http_protocol_options": {"enable_trailers": true},
+        "use_remote_address": true,
+        "preserve_external_request_id": true,
         "http_filters": filters,
         "route_config": {"virtual_hosts": [{
             "name": "all",
