@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use crate::gateway::is_native;
 use crate::pages::Pages;
 use crate::process::Process;
+use crate::variant::is_native;
 use crate::wait::{soon, until};
 use crate::{Companion, binary};
 

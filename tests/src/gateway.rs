@@ -15,6 +15,7 @@ use crate::pages::Pages;
 use crate::picker::AskingEnvoy;
 use crate::ports::free_address;
 use crate::process::Process;
+use crate::variant::{self, is_picker};
 use crate::wait::until;
 use crate::{Upstream, binary};
 
@@ -24,24 +25,6 @@ const LISTEN: &str = "listen: {gateway: '127.0.0.1:0', envoy_admin: '127.0.0.1:0
 /// Listeners on free ports without gRPC, to be continued with `, grpc: ADDRESS}`.
 pub const LISTEN_BUT_GRPC: &str =
     "listen: {gateway: '127.0.0.1:0', envoy_admin: '127.0.0.1:0', http: '127.0.0.1:0'";
-
-/// The environment variable that names what Envoy runs the filter as, `wasm` or `native`: all tests pass with both.
-const FILTER: &str = "PENSTOCK_TEST_FILTER";
-
-/// The environment variable that names the door of a gateway's requests, `filter` or `picker`.
-const DOOR: &str = "PENSTOCK_TEST_DOOR";
-
-/// Requests come through an Envoy without the filter, which asks the companion as an endpoint picker.
-#[must_use]
-pub fn is_picker() -> bool {
-    std::env::var(DOOR).is_ok_and(|door| door == "picker")
-}
-
-/// Envoy runs the filter as native code.
-#[must_use]
-pub fn is_native() -> bool {
-    std::env::var(FILTER).is_ok_and(|filter| filter == "native")
-}
 
 /// One pool of a configuration, for requests that match `models`; `more` holds further keys of the pool, each line indented by two
 /// spaces.
@@ -192,7 +175,7 @@ impl Gateway {
     /// The command that starts a gateway from a file.
     #[must_use]
     pub fn command(file: &Path) -> Command {
-        Self::command_of(file, std::env::var_os(FILTER).as_deref())
+        Self::command_of(file, std::env::var_os(variant::FILTER).as_deref())
     }
 
     fn command_of(file: &Path, filter: Option<&OsStr>) -> Command {

@@ -38,6 +38,7 @@ pub mod relay;
 pub mod replicas;
 pub mod takeover;
 pub mod upstream;
+pub mod variant;
 pub mod wait;
 
 #[cfg(feature = "browser")]

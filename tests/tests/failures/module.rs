@@ -1,6 +1,7 @@
 //! The companion serves the filter's module, and Envoy fetches it there.
 
-use penstock_tests::gateway::{is_native, pool};
+use penstock_tests::gateway::pool;
+use penstock_tests::variant::is_native;
 use penstock_tests::{ClientGroup, Companion, Envoy, Upstream, binary, run};
 use tokio::process::Command;
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_tests::gateway::{config, is_native, pool, slots};
+use penstock_tests::gateway::{config, pool, slots};
+use penstock_tests::variant::is_native;
 use penstock_tests::{ClientRequest, Gateway, Upstream, run, until};
 
 /// Longer than any healthy answer of these tests takes.
