@@ -69,13 +69,17 @@ pub(crate) fn delete_pod(pool: &str, number: usize) {
     kubectl(&["delete", "pod", &name, "-n", NAMESPACE, "--force", "--grace-period", "0"], "");
 }
 
-/// Defines a kind of the group `llm-d.ai` that takes any content, as far as the cluster doesn't have it.
+/// Defines a kind of the group `llm-d.ai` that takes any content, unless the cluster has it.
 pub(crate) fn define(kind: &str, plural: &str) {
+    let name = format!("{plural}.llm-d.ai");
+    if !kubectl(&["get", "crd", &name, "--ignore-not-found", "-o", "name"], "").is_empty() {
+        return;
+    }
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     apply(&json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{plural}.llm-d.ai")},
+        "metadata": {"name": name},
         "spec": {
             "group": "llm-d.ai",
             "scope": "Namespaced",
@@ -85,6 +89,5 @@ pub(crate) fn define(kind: &str, plural: &str) {
             }],
         },
     }));
-    let name = format!("crd/{plural}.llm-d.ai");
-    kubectl(&["wait", "--for", "condition=Established", "--timeout", "20s", &name], "");
+    kubectl(&["wait", "--for", "condition=Established", "--timeout", "20s", "crd", &name], "");
 }

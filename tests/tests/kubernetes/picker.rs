@@ -19,7 +19,7 @@ const HEADERS: [&str; 2] = ["x-gateway-inference-objective", "x-llm-d-inference-
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
 const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// A picker of one pool, whose servers take one request at a time.
+/// A gateway that asks a companion as the endpoint picker of one InferencePool, whose servers take one request at a time.
 struct Scene {
     gateway: PickerGateway,
     pool: String,

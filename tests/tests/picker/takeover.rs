@@ -1,40 +1,46 @@
 //! A leader that dies under load: what becomes of the requests in each state, and of those that come later.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
+use futures_util::future::join_all;
 use penstock_tests::gateway::{pool, slots};
 use penstock_tests::picker::Setup;
 use penstock_tests::relay::Relay;
 use penstock_tests::{Answer, ClientRequest, Modes, PickerGateway, Upstream, run, until};
+use tokio::task::JoinHandle;
 
 use crate::health::{PICKER, SERVING, becomes, two};
 
 /// Requests in each state.
 const EACH: usize = 20;
 
-/// Whether a request was answered, by state.
+type Answers = Vec<JoinHandle<reqwest::Result<Answer>>>;
+
+/// What became of the requests, by their state when the leader died.
 #[derive(Debug, PartialEq, Eq)]
-struct Answered {
-    /// They waited in the queue. Without the picker, this gateway knows no server for them.
-    waiting: usize,
-    /// A server had them, and had not begun to respond.
+struct Ends {
+    /// The statuses of requests that waited in the queue.
+    waiting: BTreeSet<u16>,
+    /// The answered ones of requests to which the server hadn't begun to respond.
     silent: usize,
-    /// Their clients had a part of the answer.
+    /// The answered ones of requests whose clients had a part of the answer.
     streaming: usize,
 }
 
-async fn count_whole(answers: Vec<tokio::task::JoinHandle<reqwest::Result<Answer>>>) -> usize {
-    let mut whole = 0;
-    for answer in answers {
-        let answer = answer.await.expect("no panic");
-        // A cut stream is an error of the connection, or ends without its last event.
-        whole +=
-            usize::from(answer.is_ok_and(|answer| answer.status == 200 && answer.text().contains("[DONE]")));
-    }
-    whole
+async fn statuses(answers: Answers) -> BTreeSet<u16> {
+    let answers = join_all(answers).await.into_iter();
+    answers.map(|answer| answer.expect("no panic").expect("an answer").status).collect()
 }
 
-async fn leader_dies(modes: Modes, fails_open: bool) -> Answered {
+/// The number of whole answers. A stream that was cut is an error of the connection, or ends without its last event.
+async fn count_whole(answers: Answers) -> usize {
+    let answers = join_all(answers).await.into_iter();
+    let whole = answers.filter_map(|answer| answer.expect("no panic").ok());
+    whole.filter(|answer| answer.status == 200 && answer.text().contains("[DONE]")).count()
+}
+
+async fn leader_dies(modes: Modes, fails_open: bool) -> Ends {
     let server = Upstream::scripted().await;
     let folder = tempfile::tempdir().expect("a temporary folder");
     let both = u32::try_from(2 * EACH).expect("few");
@@ -61,13 +67,7 @@ async fn leader_dies(modes: Modes, fails_open: bool) -> Answered {
         silent.push(ask("silent"));
         calls.push(server.next().await);
     }
-    // Where the picker sees nothing of an answer but its headers, those that stream have left the stock.
-    let held = leader.companion.pool("chat").await.expect("a pool")["stock"].as_u64().expect("a number");
-    let mut fill = Vec::new();
-    for _ in held..u64::from(both) {
-        fill.push(ask("fills"));
-        server.next().await;
-    }
+    leader.companion.stock("chat", both.into()).await;
     let waiting: Vec<_> = (0..EACH).map(|_| ask("waits")).collect();
     leader.companion.waiting("chat", u64::try_from(EACH).expect("few")).await;
 
@@ -95,14 +95,14 @@ async fn leader_dies(modes: Modes, fails_open: bool) -> Answered {
         answer.text("two");
         answer.finish(9, 2);
     }
-    let answered = Answered {
-        waiting: count_whole(waiting).await,
+    let ends = Ends {
+        waiting: statuses(waiting).await,
         silent: count_whole(silent).await,
         streaming: count_whole(streaming).await,
     };
-    println!("figure: {modes:?} {fails_open}: of {EACH} in each state were answered: {answered:?}");
+    println!("figure: {modes:?}, fails open: {fails_open}, {EACH} in each state: {ends:?}");
     standby.companion.stock("chat", 0).await;
-    answered
+    ends
 }
 
 #[test]
@@ -112,11 +112,15 @@ fn a_dead_leader_takes_what_its_gateway_needs_it_for() {
         let in_part = [modes(Some("STREAMED")), modes(Some("NONE")), modes(None)];
         for modes in in_part.into_iter().chain([Modes::FULL_DUPLEX]) {
             let closed = leader_dies(modes, false).await;
-            assert_eq!(closed, Answered { waiting: 0, silent: 0, streaming: 0 }, "{modes:?}");
-            // A response that the picker sends back can't go on without it.
+            assert_eq!(closed, Ends { waiting: [500].into(), silent: 0, streaming: 0 }, "{modes:?}");
+            // This gateway knows no server for a request that waited. A response that the picker sends back can't go on without it.
             let running = if in_part.contains(&modes) { EACH } else { 0 };
             let open = leader_dies(modes, true).await;
-            assert_eq!(open, Answered { waiting: 0, silent: running, streaming: running }, "{modes:?}");
+            assert_eq!(
+                open,
+                Ends { waiting: [503].into(), silent: running, streaming: running },
+                "{modes:?}"
+            );
         }
     });
 }

@@ -290,8 +290,6 @@ impl Pool {
                     endpoint.last_failed_with = None;
                 }
             }
-            // Either may have said so, about a request that it might take alone. It shows nothing of the other one.
-            AnswerResult::Refused(_) | AnswerResult::Rejected(_) if !answer.has_begun => {}
             _ => self.record_answer(now, answer),
         }
     }

@@ -1,6 +1,7 @@
-//! Requests of which two endpoints compute a part: which of them is blamed.
+//! Requests whose prompt one endpoint computes and another one answers: which of the two a failure counts against.
 
 use penstock_engine::input::Role;
+use penstock_engine::policy::Gate;
 use penstock_engine::units::Decimal;
 use penstock_wire as wire;
 use wire::filter_frame::Event as Message;
@@ -11,7 +12,7 @@ use crate::harness::*;
 fn world() -> World {
     let mut settings = settings_of(&[SERVER, SECOND]);
     let pool = &mut settings.pools[0];
-    pool.policy.gate = penstock_engine::policy::Gate::requests(Decimal::whole(10));
+    pool.policy.gate = Gate::requests(Decimal::whole(10));
     pool.policy.min_uncached_tokens = Some(50);
     pool.endpoints[0].role = Role::Decode;
     pool.endpoints[1].role = Role::Prefill;
@@ -36,13 +37,20 @@ fn answered(sequence: u64, status: u32) -> Message {
 }
 
 #[test]
-fn a_refusal_of_both_counts_against_neither() {
-    let mut world = world();
-    for (sequence, status) in (1_u64..).zip([404, 429, 400, 404, 429, 404, 429, 404]) {
-        assert_eq!(prefills(&mut world, sequence), SECOND, "{status}");
-        world.send(1, answered(sequence, status));
+fn after_a_refusal_the_next_prompt_stays_with_the_endpoint_that_answers() {
+    // A gateway that can't send a request again passes each of these on to its client, so a `prefill` endpoint that refuses every prompt must
+    // not get every prompt.
+    for status in [400, 404, 429] {
+        let mut world = world();
+        for pair in 0..10 {
+            let (shared, alone) = (2 * pair + 1, 2 * pair + 2);
+            assert_eq!(prefills(&mut world, shared), SECOND, "{status}");
+            world.send(1, answered(shared, status));
+            assert_eq!(prefills(&mut world, alone), "", "{status}");
+            world.send(1, completed(alone));
+        }
+        assert_eq!(world.take().marked, [], "{status}");
     }
-    assert_eq!(world.take().marked, []);
 }
 
 #[test]

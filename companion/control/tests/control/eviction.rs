@@ -2,22 +2,40 @@
 
 use std::time::Duration;
 
+use penstock_control::{Event, Settings};
 use penstock_wire as wire;
 use wire::command::Kind;
 use wire::filter_frame::Event as Message;
 
 use crate::harness::*;
 
-/// The sheddable request 1 runs at the only place, and the critical request 2 has waited for a second.
-fn overdue() -> World {
+fn evicting() -> Settings {
     let mut settings = settings();
     settings.pools[0].policy.eviction = Some(Duration::from_secs(1));
-    let mut world = World::with(settings);
+    settings
+}
+
+/// Request 1.
+fn sheddable() -> wire::Register {
+    wire::Register { priority: "sheddable".into(), ..register(1) }
+}
+
+/// Request 1 as a stream that has received comments while it waited.
+fn kept_alive() -> wire::Register {
+    wire::Register { moved: true, ..sheddable() }
+}
+
+/// Request 2, which has waited for long.
+fn critical() -> wire::Register {
+    wire::Register { priority: "critical".into(), age_us: 5_000_000, ..register(2) }
+}
+
+/// The sheddable request 1 runs at the only place, and the critical request 2 has waited for a second.
+fn overdue() -> World {
+    let mut world = World::with(evicting());
     world.open_session(1, 1, Vec::new(), Vec::new());
-    let banded =
-        |sequence, priority: &str| wire::Register { priority: priority.into(), ..register(sequence) };
-    world.send(1, Message::Register(banded(1, "sheddable")));
-    world.send(1, Message::Register(banded(2, "critical")));
+    world.send(1, Message::Register(sheddable()));
+    world.send(1, Message::Register(wire::Register { age_us: 0, ..critical() }));
     assert_eq!(world.take().granted(), [1]);
     world.pass(Duration::from_millis(1_100));
     world
@@ -78,9 +96,8 @@ fn a_command_that_was_lost_with_its_stream_is_repeated() {
     let mut world = overdue();
     world.take();
     world.close(1);
-    let sheddable = wire::Register { priority: "sheddable".into(), ..register(1) };
-    let running = wire::Running { started: false, ..runs_as(sheddable, SERVER) };
-    let waiting = wire::Register { priority: "critical".into(), ..register(2) };
+    let running = wire::Running { started: false, ..runs_as(sheddable(), SERVER) };
+    let waiting = wire::Register { age_us: 0, ..critical() };
     world.open_session(2, 2, vec![waiting.clone()], vec![running.clone()]);
     let taken = world.take();
     let asked = evicted(&taken);
@@ -94,31 +111,11 @@ fn a_command_that_was_lost_with_its_stream_is_repeated() {
 
 #[test]
 fn a_new_companion_asks_for_the_end_of_what_runs_already() {
-    let mut settings = settings();
-    settings.pools[0].policy.eviction = Some(Duration::from_secs(1));
-    let mut world = World::with(settings);
-    let sheddable = wire::Register { priority: "sheddable".into(), ..register(1) };
-    let running = wire::Running { started: false, ..runs_as(sheddable, SERVER) };
-    let waiting = wire::Register { priority: "critical".into(), age_us: 5_000_000, ..register(2) };
+    let mut world = World::with(evicting());
+    let running = wire::Running { started: false, ..runs_as(sheddable(), SERVER) };
     world.pass(Duration::from_secs(10));
-    world.open_session(1, 1, vec![waiting], vec![running]);
+    world.open_session(1, 1, vec![critical()], vec![running]);
     assert_eq!(evicted(&world.take()).len(), 1, "request 2 has waited for long, at another companion");
-}
-
-/// A stream that has received comments while it waited.
-fn kept_alive() -> wire::Register {
-    wire::Register { priority: "sheddable".into(), moved: true, ..register(1) }
-}
-
-/// The critical request 2, which has waited for long.
-fn critical() -> wire::Register {
-    wire::Register { priority: "critical".into(), age_us: 5_000_000, ..register(2) }
-}
-
-fn evicting() -> penstock_control::Settings {
-    let mut settings = settings();
-    settings.pools[0].policy.eviction = Some(Duration::from_secs(1));
-    settings
 }
 
 #[test]
@@ -140,30 +137,16 @@ fn a_stream_that_was_kept_alive_runs_on() {
 
 #[test]
 fn eviction_that_is_switched_on_later_spares_what_has_begun() {
-    type Start = fn(&mut World);
-    let starts: [(Start, usize); 3] = [
-        (|world| world.open_session(1, 1, vec![kept_alive()], Vec::new()), 0),
-        (
-            |world| {
-                let silent = wire::Register { moved: false, ..kept_alive() };
-                world.open_session(1, 1, vec![silent], Vec::new());
-                world.send(1, started(1, SERVER, 0));
-            },
-            0,
-        ),
-        (
-            |world| {
-                let silent = wire::Register { moved: false, ..kept_alive() };
-                world.open_session(1, 1, vec![silent], Vec::new());
-            },
-            1,
-        ),
-    ];
-    for (start, expected) in starts {
+    // What runs, whether its server has begun to respond, and how many are evicted.
+    let cases = [(kept_alive(), false, 0), (sheddable(), true, 0), (sheddable(), false, 1)];
+    for (running, has_begun, expected) in cases {
         let mut world = World::new();
-        start(&mut world);
+        world.open_session(1, 1, vec![running], Vec::new());
+        if has_begun {
+            world.send(1, started(1, SERVER, 0));
+        }
         world.send(1, Message::Register(critical()));
-        world.handle(penstock_control::Event::Settings(Box::new(evicting())));
+        world.handle(Event::Settings(Box::new(evicting())));
         world.pass_beating(5, &[1]);
         assert_eq!(evicted(&world.take()).len(), expected);
     }

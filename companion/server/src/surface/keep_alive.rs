@@ -183,8 +183,8 @@ struct WaitingStream {
     positions: Positions,
 }
 
-/// Limits how often the decisions are asked for a position, which costs them time, however many streams wait. They ask in turn: streams whose
-/// comments are due at the same moments would otherwise always be told theirs, or never.
+/// Limits how often streams ask the decisions for their position, because each question costs the decisions time. The streams ask in turn: without
+/// turns, of two streams whose comments are due at the same moments, one would never learn its position.
 #[derive(Clone)]
 struct Positions(Arc<Semaphore>);
 
@@ -193,7 +193,7 @@ impl Positions {
         Self(Arc::new(Semaphore::new(1)))
     }
 
-    /// Waits until one may be asked for. False: not within `most`.
+    /// Waits until a stream may ask for its position. False: not within `most`.
     async fn turn(&self, most: Duration) -> bool {
         let Ok(Ok(turn)) = timeout(most, Arc::clone(&self.0).acquire_owned()).await else { return false };
         tokio::spawn(async move {
@@ -290,7 +290,7 @@ impl WaitingStream {
         }
     }
 
-    /// The comment that is due at `due`, which comes up to half an interval later where many streams want to know their position.
+    /// The comment that is due at `due`. It comes up to half an interval later if more streams ask than may.
     async fn comment(&self, due: Instant) -> String {
         sleep_until(due).await;
         if !self.positions.turn(self.every / 2).await {

@@ -35,7 +35,7 @@ pub(crate) struct ConfigReport<'a> {
     replicas: Option<(&'a Roles, &'a Replicas)>,
     /// Whether the discovery of each pool works.
     discoveries: Option<&'a States>,
-    /// The configuration with what was discovered.
+    /// The active configuration, with the discovered endpoints, objectives and rewrites.
     config: Option<&'a Config>,
     /// Why checks of endpoints fail.
     check_failures: CheckFailures,
@@ -58,7 +58,7 @@ impl<'a> ConfigReport<'a> {
         config.pools.iter().find(|pool| pool.name == name).map(|pool| (config, pool))
     }
 
-    /// `https` for a pool whose servers get TLS.
+    /// `https` for a pool whose model servers get TLS, else `http`.
     fn scheme(&self, pool: &str) -> &'static str {
         let has_tls = self.pool(pool).is_some_and(|(_, pool)| pool.upstream.tls.is_some());
         if has_tls { "https" } else { "http" }
@@ -355,6 +355,7 @@ fn readiness(endpoint: &EndpointSnapshot, is_asleep: bool, now: Instant) -> Stri
 mod tests {
     use std::sync::Arc;
 
+    use penstock_config::Discovered;
     use penstock_control::{AutopilotStatus, Desired, DesiredSource, PoolStatus, Scraped, ServerStatus};
     use penstock_engine::Engine;
     use penstock_engine::input::{Band, EndpointId, Role};
@@ -569,6 +570,26 @@ mod tests {
         let endpoints = document["pools"][0]["endpoints"].as_array().expect("a list");
         let labels: Vec<_> = endpoints.iter().map(|endpoint| endpoint["labels"].clone()).collect();
         assert_eq!(labels, [json!({"rack": "a7"}), json!({})]);
+    }
+
+    #[test]
+    fn a_pool_shows_its_objectives_and_rewrites_with_those_that_were_discovered() {
+        let text = "identity: {objectives: {gold: critical, both: sheddable}}\n\
+                    pools: [{name: chat, endpoints: {file: f}, rewrite: [{model: chat, targets: [{name: a, weight: 2}]}]}]";
+        let mut active = Config::parse(text, "f.yaml").expect("valid");
+        let objectives = [("both", Band::Critical), ("night", Band::Sheddable)];
+        active.pools[0].add_discovered(&Discovered {
+            objectives: objectives.map(|(name, band)| (name.to_owned(), band)).into(),
+            rewrites: vec![Rewrite { model: "code".into(), targets: vec![("b".into(), 1.0)] }],
+            ..Discovered::default()
+        });
+        let config = ConfigReport { config: Some(&active), ..ConfigReport::default() };
+        let document = document_of(&status(), FlowVisibility::Public, &config);
+        let pool = &document["pools"][0];
+        let bands = json!({"both": "sheddable", "gold": "critical", "night": "sheddable"});
+        assert_eq!(pool["objectives"], bands, "the document comes before what was discovered");
+        let rule = |model: &str, target: &str, weight: f64| json!({"model": model, "targets": [{"name": target, "weight": weight}]});
+        assert_eq!(pool["rewrites"], json!([rule("chat", "a", 2.0), rule("code", "b", 1.0)]));
     }
 
     #[test]
