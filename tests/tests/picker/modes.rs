@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 use http::HeaderMap;
-use penstock_tests::gateway::pool;
+use penstock_tests::gateway::{pool, slots};
 use penstock_tests::h2c::H2c;
 use penstock_tests::picker::Setup;
 use penstock_tests::raw::{Raw, post};
-use penstock_tests::{Answer, Modes, PickerGateway, Upstream, run};
+use penstock_tests::{Answer, Modes, PickerGateway, Upstream, run, until};
 use serde_json::json;
 
 const PATH: &str = "/v1/chat/completions";
@@ -173,27 +173,43 @@ fn a_request_without_a_body_is_refused_and_one_that_passes_is_sent_on() {
 }
 
 #[test]
-fn without_its_response_a_request_holds_its_place_until_it_ends() {
+fn without_responses_the_mode_of_the_request_decides_when_its_place_is_free() {
     run(async {
-        let modes = Modes { response_body: None, ..Modes::FULL_DUPLEX };
-        let (gateway, server) = gateway(vec![modes]).await;
-        for is_streamed in [false, true] {
-            let body = chat(1_000, is_streamed);
-            let mut client = by_http1(&gateway, modes, &body).await;
-            let call = server.next().await;
-            gateway.stock("chat", 1).await;
-            call.answer_with(8, 4);
-            assert_eq!(client.answer().await.status, 200);
-            gateway.stock("chat", 0).await;
+        let modes = |request_body| Modes { request_body, response_body: None, trailers: false };
+        let kept = ["BUFFERED", "STREAMED"].map(modes);
+        let freed = ["FULL_DUPLEX_STREAMED", "NONE"].map(modes);
+        let server = Upstream::scripted().await;
+        let pools = [pool("chat", "", &[&server], &format!("{}  queue: {{credits: off}}\n", slots(4)))];
+        let setup = Setup { modes: [kept, freed].concat(), ..Setup::default() };
+        let gateway = PickerGateway::with("", &pools, "", &setup).await;
+        // The picker can't tell a whole answer from a client that left.
+        let ended = async |count: u32| {
+            until(&format!("Envoy has ended {count} streams with the picker"), || async {
+                let page = gateway.metrics().await;
+                let seen = page.sum("penstock_answers_estimated_total", &[("reason", "client_left")]);
+                if seen == f64::from(count) { Ok(()) } else { Err(seen.to_string()) }
+            })
+            .await;
+        };
+        let (mut clients, mut calls) = (Vec::new(), Vec::new());
+        for modes in kept {
+            clients.push(by_http1(&gateway, modes, &chat(1_000, false)).await);
+            calls.push(server.next().await);
         }
-        let client = by_http1(&gateway, modes, &chat(1_000, false)).await;
-        let mut call = server.next().await;
-        drop(client);
-        call.gone().await;
+        for (count, modes) in (1..).zip(freed) {
+            clients.push(by_http1(&gateway, modes, &chat(1_000, false)).await);
+            calls.push(server.next().await);
+            // While the server still has the request.
+            ended(count).await;
+        }
+        // None of those that came first has ended, or there would be more.
+        for call in calls {
+            call.answer_with(8, 4);
+        }
+        for client in &mut clients {
+            assert_eq!(client.answer().await.status, 200);
+        }
+        ended(4).await;
         gateway.stock("chat", 0).await;
-        let page = gateway.metrics().await;
-        let estimated = page.sum("penstock_answers_estimated_total", &[("reason", "client_left")]);
-        assert_eq!(estimated, 3.0, "the picker can't tell a whole answer from a client that left");
-        assert_eq!(counted(&gateway).await, 0.0);
     });
 }

@@ -113,14 +113,11 @@ fn a_dead_leader_takes_what_its_gateway_needs_it_for() {
         for modes in in_part.into_iter().chain([Modes::FULL_DUPLEX]) {
             let closed = leader_dies(modes, false).await;
             assert_eq!(closed, Ends { waiting: [500].into(), silent: 0, streaming: 0 }, "{modes:?}");
-            // This gateway knows no server for a request that waited. A response that the picker sends back can't go on without it.
-            let running = if in_part.contains(&modes) { EACH } else { 0 };
+            // This gateway knows no server for a request that waited. A body that the picker sends back can't go on without it.
+            let (status, running) = if in_part.contains(&modes) { (503, EACH) } else { (500, 0) };
             let open = leader_dies(modes, true).await;
-            assert_eq!(
-                open,
-                Ends { waiting: [503].into(), silent: running, streaming: running },
-                "{modes:?}"
-            );
+            let expected = Ends { waiting: [status].into(), silent: running, streaming: running };
+            assert_eq!(open, expected, "{modes:?}");
         }
     });
 }
