@@ -44,7 +44,7 @@ replicas-kubernetes *args:
 discovery-kubernetes *args:
     cargo test --package penstock-tests --features api-server --test kubernetes -- discovery:: --test-threads 1 --nocapture {{ args }}
 
-# Sends the requests of the end-to-end tests through the endpoint picker in place of the filter; ten minutes.
+# Sends the requests of the end-to-end tests through the endpoint picker in place of the filter; six minutes.
 picker-door *args:
     bash tests/picker-door/run {{ args }}
 
