@@ -4,19 +4,17 @@
 //! The k-th hash covers the first 256 * 2^(k/2) bytes of the prompt's text, as `Body::prompt_bytes` counts them, and the
 //! positions in there at which strings end. Each hash therefore covers all that the previous one covers. A shorter prompt
 //! has fewer hashes. The hashes contain neither the model nor the roles of the messages: the companion compares them within
-//! one model. The function is XXH64 with a fixed seed, so that all Envoys compute the same values. It reads a
-//! prompt several times as fast as a cryptographic function. A client that forges a collision only misdirects requests to a
+//! one model. The function is XXH3 with 64 bits and without a seed, so that all Envoys compute the same values. It reads a
+//! prompt many times as fast as a cryptographic function. A client that forges a collision only misdirects requests to a
 //! server that doesn't have their prefix cached.
 
 use core::fmt;
 
 use penstock_wire::limits::PREFIX_HASHES_MAX;
-use xxhash_rust::xxh64::Xxh64;
+use xxhash_rust::xxh3::Xxh3;
 
 /// The number of bytes that each hash covers.
 const OFFSETS: [u64; PREFIX_HASHES_MAX] = offsets();
-/// Any number, the same in all Envoys.
-const SEED: u64 = 0x7065_6e73_746f_636b;
 /// Marks the end of a string: a byte that never occurs in UTF-8.
 const STRING_END: [u8; 1] = [0xff];
 
@@ -37,7 +35,7 @@ const _: () = assert!(PREFIX_HASHES_MAX <= 47, "the squares fit into 64 bits");
 
 /// Hashes one prompt while it is read.
 pub(crate) struct PrefixHasher {
-    hasher: Xxh64,
+    hasher: Xxh3,
     /// Bytes hashed so far.
     written: u64,
     hashes: Vec<u64>,
@@ -54,7 +52,7 @@ impl fmt::Debug for PrefixHasher {
 
 impl PrefixHasher {
     pub(crate) fn new() -> Self {
-        Self { hasher: Xxh64::new(SEED), written: 0, hashes: Vec::new() }
+        Self { hasher: Xxh3::new(), written: 0, hashes: Vec::new() }
     }
 
     /// Hashes the next bytes of the prompt.
@@ -152,5 +150,5 @@ mod tests {
         assert_eq!(hashes(&[&[b'p'; 256]]), [PINNED]);
     }
 
-    const PINNED: u64 = 373_564_700_180_589_482;
+    const PINNED: u64 = 4_362_046_760_042_216_546;
 }

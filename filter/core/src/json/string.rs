@@ -119,10 +119,13 @@ fn bits_of_clear(block: &[u8; BLOCK]) -> Option<u8x16> {
         return None;
     };
     let [a, b, c, d] = [u8x16::new(*a), u8x16::new(*b), u8x16::new(*c), u8x16::new(*d)];
-    let marks = |lanes: u8x16| lanes.simd_eq(u8x16::splat(b'"')) | lanes.simd_eq(u8x16::splat(b'\\'));
-    let least = a.min(b).min(c.min(d));
-    let controls = least.simd_eq(least.min(u8x16::splat(0x1f)));
-    let is_special = (marks(a) | marks(b) | marks(c) | marks(d) | controls).any();
+    let is_backslash = |lanes: u8x16| lanes.simd_eq(u8x16::splat(b'\\'));
+    // Swaps the quote, 0x22, with the space, 0x20: the bytes up to 0x20 are then the control characters and the quote.
+    let swap = |lanes: u8x16| lanes ^ u8x16::splat(b'"' ^ b' ');
+    let least = swap(a).min(swap(b)).min(swap(c).min(swap(d)));
+    let controls_or_quotes = least.simd_eq(least.min(u8x16::splat(b' ')));
+    let backslashes = is_backslash(a) | is_backslash(b) | is_backslash(c) | is_backslash(d);
+    let is_special = (backslashes | controls_or_quotes).any();
     (!is_special).then_some(a | b | c | d)
 }
 
