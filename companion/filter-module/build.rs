@@ -116,8 +116,12 @@ fn changes_the_build(name: &str) -> bool {
         "CLIPPY_ARGS",
     ];
     const PREFIXES: [&str; 3] = ["CARGO_BUILD_", "CARGO_PROFILE_", "CARGO_TARGET_"];
+    // A linker has to suit the target, and changes nothing in the module's code.
+    let is_linker = name.starts_with("CARGO_TARGET_") && name.ends_with("_LINKER");
     NAMES.contains(&name)
-        || (name != "CARGO_BUILD_JOBS" && PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
+        || (name != "CARGO_BUILD_JOBS"
+            && !is_linker
+            && PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
 }
 
 /// Installs Rust's standard library for a target if it is missing; rustup usually has it, because the toolchain file names
