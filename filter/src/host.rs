@@ -13,7 +13,7 @@ use core::ptr::null_mut;
 use penstock_filter_core::headers::{self, Headers};
 use penstock_filter_core::process_identity::RandomBits;
 use penstock_filter_core::properties::{Properties, received_body_bytes};
-use penstock_filter_core::rewrite::BufferedBody;
+use penstock_filter_core::rewrite::{BodyEnds, BufferedBody, Rewrite};
 use penstock_filter_core::session::Epoch;
 use penstock_filter_core::shared_data::{SetIf, SharedData};
 use penstock_filter_core::time::{Clock, Instant};
@@ -153,7 +153,7 @@ fn set_buffer_from(kind: Buffer, start: usize, length: usize, bytes: &[u8]) -> b
 /// The buffered body of the current HTTP stream's request.
 pub(crate) struct RequestBody;
 
-impl BufferedBody for RequestBody {
+impl BodyEnds for RequestBody {
     fn read(&mut self, start: usize, length: usize) -> Option<Vec<u8>> {
         buffer(Buffer::RequestBody, start, length)
     }
@@ -165,6 +165,16 @@ impl BufferedBody for RequestBody {
     fn append(&mut self, bytes: &[u8]) -> bool {
         const PAST_THE_END: usize = usize::MAX;
         set_buffer_from(Buffer::RequestBody, PAST_THE_END, 0, bytes)
+    }
+}
+
+impl BufferedBody for RequestBody {
+    fn read(&mut self, start: usize, length: usize) -> Option<Vec<u8>> {
+        BodyEnds::read(self, start, length)
+    }
+
+    fn rewrite(&mut self, rewrite: &Rewrite) -> bool {
+        rewrite.apply_at_ends(self)
     }
 
     fn received(&mut self) -> Option<u64> {

@@ -11,7 +11,7 @@ use penstock_filter_core::headers::Headers;
 use penstock_filter_core::limits::{RESUME_INTERVAL, STREAMS_RESUMED_MAX, TICK_MIN};
 use penstock_filter_core::local_reply::LocalReply;
 use penstock_filter_core::properties::received_body_bytes;
-use penstock_filter_core::rewrite::Rewrite;
+use penstock_filter_core::rewrite::{BufferedBody as _, Rewrite};
 use penstock_filter_core::session::SessionEffect;
 use penstock_filter_core::time::Instant;
 use penstock_filter_core::worker::{SilentEnd, Worker};
@@ -173,7 +173,7 @@ impl Plugin {
     fn apply_stream_action(&self, action: StreamAction) {
         match action {
             StreamAction::Resume(edits, rewrite) => {
-                if rewrite.is_none_or(|rewrite| rewrite.apply(&mut host::RequestBody)) {
+                if rewrite.is_none_or(|rewrite| host::RequestBody.rewrite(&rewrite)) {
                     edit_headers(Map::Request, &edits);
                     host::resume_request();
                 } else {

@@ -3,11 +3,12 @@
 //! A long piece keeps the memory of the message that brought it, so a body is given back without a copy. Short ones are joined. The filter core reads at any place;
 //! what it changes becomes a piece of its own.
 
-use core::ops::Range;
+use core::ops::{ControlFlow, Range};
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
-use penstock_filter_core::rewrite::BufferedBody;
+use penstock_filter_core::limits::READ_BYTES_MIN;
+use penstock_filter_core::rewrite::{BufferedBody, Rewrite, visit_pieces};
 
 use crate::limits::PIECE_BYTES;
 
@@ -62,20 +63,23 @@ impl Pieces {
         self.is_changed = true;
     }
 
-    /// Puts `text` in the place of a range. `false`: the body doesn't have the range.
-    pub(crate) fn splice(&mut self, range: Range<usize>, text: Vec<u8>) -> bool {
-        if range.is_empty() || range.end > self.size {
-            return false;
-        }
+    /// Puts `text` in the place of a range that the body has.
+    fn splice(&mut self, range: &Range<usize>, text: &[u8]) {
         let mut front = Self::default();
         while front.size < range.start
             && let Some(piece) = self.take(range.start.saturating_sub(front.size))
         {
             front.push(piece);
         }
-        let is_replaced = self.replace_front(range.len(), &text);
+        let mut left = range.len();
+        while left > 0
+            && let Some(replaced) = self.take(left)
+        {
+            left = left.saturating_sub(replaced.len());
+        }
+        self.push_front(Bytes::copy_from_slice(text));
         front.pieces.into_iter().rev().for_each(|piece| self.push_front(piece));
-        is_replaced
+        self.is_changed = true;
     }
 
     fn push_front(&mut self, piece: Bytes) {
@@ -112,47 +116,41 @@ impl BufferedBody for &mut Pieces {
         (**self).read(start, length)
     }
 
-    fn replace_front(&mut self, length: usize, bytes: &[u8]) -> bool {
-        (**self).replace_front(length, bytes)
+    fn visit<B>(
+        &mut self,
+        range: Range<usize>,
+        end: bool,
+        take: impl FnMut(&[u8]) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        if range.len() < READ_BYTES_MIN && !end {
+            return ControlFlow::Continue(());
+        }
+        visit_pieces(self.slices(), &range, take)
     }
 
-    fn append(&mut self, bytes: &[u8]) -> bool {
-        self.push(Bytes::copy_from_slice(bytes));
-        self.is_changed = true;
-        true
+    fn rewrite(&mut self, rewrite: &Rewrite) -> bool {
+        let fits = rewrite.fits(self.size);
+        if fits {
+            self.splice(&rewrite.range, &rewrite.text);
+        }
+        fits
     }
 }
 
 impl Pieces {
+    fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        self.pieces.iter().map(|piece| piece.as_ref())
+    }
+
     /// At most `length` bytes from `start` on.
     pub(crate) fn read(&self, start: usize, length: usize) -> Option<Vec<u8>> {
         let mut read = Vec::with_capacity(length.min(self.size));
-        let mut before = start;
-        for piece in &self.pieces {
-            let skipped = before.min(piece.len());
-            before = before.saturating_sub(skipped);
-            let rest = piece.get(skipped..)?;
-            let taken = rest.len().min(length.saturating_sub(read.len()));
-            read.extend_from_slice(rest.get(..taken)?);
-            if read.len() == length {
-                break;
-            }
-        }
+        let _: ControlFlow<()> =
+            visit_pieces(self.slices(), &(start..start.saturating_add(length)), |piece| {
+                read.extend_from_slice(piece);
+                ControlFlow::Continue(())
+            });
         Some(read)
-    }
-
-    /// Puts `bytes` in the place of the first `length` bytes.
-    fn replace_front(&mut self, length: usize, bytes: &[u8]) -> bool {
-        let mut left = length.min(self.size);
-        while left > 0 {
-            let Some(taken) = self.take(left) else {
-                return false;
-            };
-            left = left.saturating_sub(taken.len());
-        }
-        self.push_front(Bytes::copy_from_slice(bytes));
-        self.is_changed = true;
-        true
     }
 }
 
@@ -180,31 +178,44 @@ mod tests {
     }
 
     #[test]
-    fn the_front_is_replaced_and_the_end_extended() {
-        for length in 0..=9 {
-            let mut body = of(&["abc", "de", "fghi"]);
-            assert!(body.replace_front(length, b"XY") && (&mut body).append(b"Z"));
-            let expected = format!("XY{}Z", &"abcdefghi"[length..]);
-            assert!(body.is_changed());
-            assert_eq!(body.size(), expected.len());
-            assert_eq!(body.take_whole(), expected);
-        }
+    fn a_body_is_read_where_it_lies_once_enough_has_come() {
+        let whole = Bytes::from(vec![7; 2 * READ_BYTES_MIN]);
+        let mut body = Pieces::default();
+        body.push(whole.slice(..READ_BYTES_MIN));
+        body.push(whole.slice(READ_BYTES_MIN..));
+        let mut visited = |range: Range<usize>, end| {
+            let mut seen = Vec::new();
+            let _: ControlFlow<()> = (&mut &mut body).visit(range, end, |piece| {
+                seen.push((piece.as_ptr(), piece.len()));
+                ControlFlow::Continue(())
+            });
+            seen
+        };
+        let all = vec![(whole.as_ptr(), READ_BYTES_MIN), (whole[READ_BYTES_MIN..].as_ptr(), READ_BYTES_MIN)];
+        assert_eq!(visited(0..whole.len(), false), all);
+        let last = vec![(whole[whole.len() - 9..].as_ptr(), 9)];
+        assert_eq!(visited(whole.len() - 9..whole.len(), false), []);
+        assert_eq!(visited(whole.len() - 9..whole.len(), true), last);
     }
 
     #[test]
-    fn a_range_is_replaced_as_the_core_replaces_it() {
-        use penstock_filter_core::rewrite::Rewrite;
-        for (start, end) in [(0, 1), (0, 9), (2, 4), (3, 5), (8, 9)] {
-            let mut spliced = of(&["abc", "de", "fghi"]);
-            let mut rewritten = of(&["abcdefghi"]);
-            let rewrite = Rewrite { range: start..end, text: b"XY".to_vec(), length: 9 };
-            assert!(rewrite.apply(&mut &mut rewritten));
-            assert!(spliced.splice(rewrite.range, rewrite.text));
-            assert_eq!(spliced.size(), rewritten.size());
-            assert_eq!(spliced.take_whole(), rewritten.take_whole(), "{start}..{end}");
+    fn any_range_is_replaced_and_nothing_else() {
+        for start in 0..=9 {
+            for end in start..=9 {
+                let mut body = of(&["abc", "de", "fghi"]);
+                let rewrite = Rewrite { range: start..end, text: b"XY".to_vec(), length: 9 };
+                assert!((&mut body).rewrite(&rewrite));
+                let expected = format!("{}XY{}", &"abcdefghi"[..start], &"abcdefghi"[end..]);
+                assert!(body.is_changed());
+                assert_eq!(body.size(), expected.len());
+                assert_eq!(body.take_whole(), expected);
+            }
         }
         let mut body = of(&["abc"]);
-        assert!(!body.splice(2..4, Vec::new()) && !body.splice(1..1, Vec::new()));
+        for (range, length) in [(2..4, 3), (2..4, 4), (1..2, 2)] {
+            assert!(!(&mut body).rewrite(&Rewrite { range, text: Vec::new(), length }));
+        }
+        assert!(!body.is_changed());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use penstock_filter_core::effect::{self, BodyAction, HeadersAction, ResponseBody
 use penstock_filter_core::header_sanitizer::HeaderEdit;
 use penstock_filter_core::headers as core_headers;
 use penstock_filter_core::local_reply::{Failure, LocalReply};
-use penstock_filter_core::rewrite::Rewrite;
+use penstock_filter_core::rewrite::{BufferedBody as _, Rewrite};
 use penstock_filter_core::time::Instant;
 use penstock_filter_core::worker::{SilentEnd, Worker};
 use penstock_wire::{Api, Code};
@@ -186,10 +186,8 @@ impl Stream {
         edits: Vec<HeaderEdit>,
         rewrite: Option<Rewrite>,
     ) {
-        let body = &mut self.request.body;
-        if rewrite
-            .is_none_or(|rewrite| body.size() == rewrite.length && body.splice(rewrite.range, rewrite.text))
-        {
+        let mut body = &mut self.request.body;
+        if rewrite.is_none_or(|rewrite| body.rewrite(&rewrite)) {
             self.release_request(edits);
         } else {
             self.reply(now, worker, effect::rewrite_failed());

@@ -2,8 +2,7 @@
 //!
 //! The scanner finds the model, the identity strings that the policy asks for, `stream`, the output limit, and the amount
 //! of prompt text. It refuses bodies that no model server can accept: not JSON, not an object, two models. Where a path's bodies may be
-//! anything, a body may also be a form, or not be read at all. Everything else is left to the server. The scanner holds at most one slice of the
-//! body at a time, and keeps a few
+//! anything, a body may also be a form, or not be read at all. Everything else is left to the server. The scanner keeps a few
 //! hundred bytes.
 
 mod fields;
@@ -11,7 +10,7 @@ mod form;
 mod sequences;
 
 use core::fmt;
-use core::ops::Range;
+use core::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use penstock_wire::Api;
@@ -20,7 +19,8 @@ use penstock_wire::limits::NAME_BYTES_MAX;
 use self::fields::{Fields, Stop};
 use self::form::Form;
 use crate::json::{Cause, ReadError, Reader, SyntaxError};
-use crate::limits::{FORM_HEADER_BYTES_MAX, FORM_PARTS_MAX, SLICE_BYTES};
+use crate::limits::{FORM_HEADER_BYTES_MAX, FORM_PARTS_MAX};
+use crate::rewrite::BufferedBody;
 
 /// The fields of a request body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -196,32 +196,26 @@ impl BodyScanner {
         }
     }
 
-    /// Scans the body up to byte `size`, which it fetches with `read(start, length)`. Before the `end` of the body the
-    /// scanner waits for full slices, because a fetch costs the host the same for a few bytes as for many.
+    /// Scans the `body` up to byte `size`, or, before its `end`, as far as is worth it to the host.
     ///
     /// # Errors
     /// As [`feed`](Self::feed).
-    pub fn read_on(
-        &mut self,
-        size: usize,
-        end: bool,
-        mut read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
-    ) -> Result<(), BodyError> {
-        loop {
-            if let Content::Opaque(bytes) = &mut self.content {
-                *bytes = u64::try_from(size).unwrap_or(u64::MAX);
-                return Ok(());
+    pub fn read_on(&mut self, size: usize, end: bool, body: &mut impl BufferedBody) -> Result<(), BodyError> {
+        let start = usize::try_from(self.offset()).unwrap_or(usize::MAX);
+        if !matches!(self.content, Content::Opaque(_)) {
+            let read = body.visit(start..size, end, |slice| match self.feed(slice) {
+                Ok(()) if matches!(self.content, Content::Opaque(_)) => ControlFlow::Break(Ok(())),
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => ControlFlow::Break(Err(error)),
+            });
+            if let ControlFlow::Break(Err(error)) = read {
+                return Err(error);
             }
-            let start = usize::try_from(self.offset()).unwrap_or(usize::MAX);
-            let length = size.saturating_sub(start).min(SLICE_BYTES);
-            if length == 0 || (length < SLICE_BYTES && !end) {
-                return Ok(());
-            }
-            let Some(slice) = read(start, length).filter(|slice| !slice.is_empty()) else {
-                return Ok(());
-            };
-            self.feed(&slice)?;
         }
+        if let Content::Opaque(bytes) = &mut self.content {
+            *bytes = u64::try_from(size).unwrap_or(u64::MAX);
+        }
+        Ok(())
     }
 
     /// Scans the next bytes of the body.

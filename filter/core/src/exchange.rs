@@ -153,7 +153,9 @@ impl Exchange {
 
     /// Asks the server for token counts, by an option in the buffered body.
     pub(crate) fn ask_for_usage(&mut self, body: &mut impl BufferedBody) {
-        let Some(added) = usage_request::add_option(body).and_then(|added| u64::try_from(added).ok()) else {
+        let length = usize::try_from(self.register.body_bytes).unwrap_or(usize::MAX);
+        let added = usage_request::add_option(body, length).and_then(|added| u64::try_from(added).ok());
+        let Some(added) = added else {
             return;
         };
         self.usage_hider = Some(UsageHider::default());

@@ -21,6 +21,8 @@ pub const HEADERS_BYTES_MAX: usize = 60 << 10;
 pub const DECODED_RATIO: u64 = 50;
 /// Bytes of a body that are copied into linear memory at a time.
 pub const SLICE_BYTES: usize = 64 << 10;
+/// Bytes of a body that a host waits for, before its end, where it can read them in place.
+pub const READ_BYTES_MIN: usize = 4 << 10;
 /// A rewrite that begins within this many bytes copies all bytes before it at once; a later one rotates the body in slices.
 pub const REWRITE_FRONT_BYTES: usize = 1 << 20;
 /// Nesting depth of a JSON body: one mask bit for each level.

@@ -1,19 +1,19 @@
-//! Replaces the model in a buffered request body, on a host that can only change the ends of a body.
+//! Changes a request body that the host buffers: replaces the model in it, or adds an option.
 //!
-//! Envoy gives a filter two ways to change a buffered body: replace its first bytes, and append to its end. To change bytes
-//! in the middle, the rewrite takes one of two ways. If few bytes are before them, it reads these, replaces everything up to
-//! the change, and puts them back in front. If many are, it rotates the whole body once, a slice at a time from the front to
-//! the end, because linear memory never shrinks and shouldn't grow to the size of a body. At no time is the body longer than
-//! before by more than the change, so the rewrite can't exceed the host's buffer limit.
+//! A host that can change only the ends of a body changes bytes in the middle in one of two ways. Envoy is one for WebAssembly: a filter can
+//! replace the first bytes, and append to the end. If few bytes are before the change, [`Rewrite::apply_at_ends`] reads these and replaces
+//! everything up to the change. If many are, it rotates the whole body once, a slice at a time from the front to the end, because linear
+//! memory never shrinks and shouldn't grow to the size of a body. At no time is the body longer than before by more than the change, so the
+//! rewrite can't exceed the host's buffer limit.
 
-use core::ops::Range;
+use core::ops::{ControlFlow, Range};
 
 use crate::limits::{REWRITE_FRONT_BYTES, SLICE_BYTES};
 
 /// A replacement of some bytes of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rewrite {
-    /// The bytes to replace.
+    /// The bytes to replace; empty: nothing is replaced, and the text comes before the byte at its start.
     pub range: Range<usize>,
     /// The bytes to put in their place.
     pub text: Vec<u8>,
@@ -25,14 +25,59 @@ pub struct Rewrite {
 pub trait BufferedBody {
     /// At most `length` bytes from `start` on; `None`: the host fails.
     fn read(&mut self, start: usize, length: usize) -> Option<Vec<u8>>;
-    /// Replaces the first `length` bytes. Returns `false` if the host fails.
-    fn replace_front(&mut self, length: usize, bytes: &[u8]) -> bool;
-    /// Appends bytes. Returns `false` if the host fails.
-    fn append(&mut self, bytes: &[u8]) -> bool;
+    /// Passes the bytes of `range` to `take`, in order and in as many pieces as the host likes, until `take` breaks off. Before the `end` of
+    /// the body the last bytes may be left for later. What was passed may be all that there is, if the host fails.
+    ///
+    /// This is for a host that copies what it passes. It waits for full slices, because a copy of a few bytes costs it as much as one of many.
+    fn visit<B>(
+        &mut self,
+        range: Range<usize>,
+        end: bool,
+        mut take: impl FnMut(&[u8]) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        let mut start = range.start;
+        loop {
+            let length = range.end.saturating_sub(start).min(SLICE_BYTES);
+            if length == 0 || (length < SLICE_BYTES && !end) {
+                return ControlFlow::Continue(());
+            }
+            let Some(slice) = self.read(start, length).filter(|slice| !slice.is_empty()) else {
+                return ControlFlow::Continue(());
+            };
+            start = start.saturating_add(slice.len());
+            take(&slice)?;
+        }
+    }
+    /// Carries out a rewrite. Returns `false` if the body isn't as expected or the host fails; the body is then incomplete and must not be
+    /// sent.
+    fn rewrite(&mut self, rewrite: &Rewrite) -> bool;
     /// Bytes of the body as it arrived, before Envoy decoded it; `None`: unknown.
     fn received(&mut self) -> Option<u64> {
         None
     }
+}
+
+/// Passes the bytes of `range` of a body that lies in `pieces` to `take`, where they lie.
+pub fn visit_pieces<'a, B>(
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+    range: &Range<usize>,
+    mut take: impl FnMut(&'a [u8]) -> ControlFlow<B>,
+) -> ControlFlow<B> {
+    let (mut before, mut left) = (range.start, range.len());
+    for piece in pieces {
+        if left == 0 {
+            break;
+        }
+        let skipped = before.min(piece.len());
+        before = before.saturating_sub(skipped);
+        let rest = piece.get(skipped..).unwrap_or_default();
+        let (wanted, _) = rest.split_at_checked(left).unwrap_or((rest, &[]));
+        left = left.saturating_sub(wanted.len());
+        if !wanted.is_empty() {
+            take(wanted)?;
+        }
+    }
+    ControlFlow::Continue(())
 }
 
 /// A body that can only be read.
@@ -41,13 +86,19 @@ impl<F: FnMut(usize, usize) -> Option<Vec<u8>>> BufferedBody for F {
         self(start, length)
     }
 
-    fn replace_front(&mut self, _: usize, _: &[u8]) -> bool {
+    fn rewrite(&mut self, _: &Rewrite) -> bool {
         false
     }
+}
 
-    fn append(&mut self, _: &[u8]) -> bool {
-        false
-    }
+/// A body of which the host can change only the ends.
+pub trait BodyEnds {
+    /// As [`BufferedBody::read`].
+    fn read(&mut self, start: usize, length: usize) -> Option<Vec<u8>>;
+    /// Replaces the first `length` bytes. Returns `false` if the host fails.
+    fn replace_front(&mut self, length: usize, bytes: &[u8]) -> bool;
+    /// Appends bytes. Returns `false` if the host fails.
+    fn append(&mut self, bytes: &[u8]) -> bool;
 }
 
 impl Rewrite {
@@ -69,35 +120,36 @@ impl Rewrite {
         left.saturating_add(self.text.len())
     }
 
-    /// Rewrites the body. Returns `false` if the body isn't as expected or the host fails; the body is then incomplete and
-    /// must not be sent.
+    /// The rewrite replaces a part of a body of `length` bytes.
     #[must_use]
-    pub fn apply(&self, body: &mut impl BufferedBody) -> bool {
+    pub const fn fits(&self, length: usize) -> bool {
+        self.length == length && self.range.start <= self.range.end && self.range.end <= length
+    }
+
+    /// Rewrites a body of which the host can change only the ends. Returns `false` as [`BufferedBody::rewrite`].
+    #[must_use]
+    pub fn apply_at_ends(&self, body: &mut impl BodyEnds) -> bool {
         let Range { start, end } = self.range;
-        if start >= end || end > self.length {
+        if !self.fits(self.length) {
             return false;
         }
         if start <= REWRITE_FRONT_BYTES {
-            return self.apply_at_front(body);
+            let front = if start == 0 { Some(Vec::new()) } else { body.read(0, start) };
+            let Some(mut front) = front.filter(|front| front.len() == start) else {
+                return false;
+            };
+            front.extend_from_slice(&self.text);
+            return body.replace_front(end, &front);
         }
         rotate(body, start)
             && body.replace_front(self.range.len(), &[])
             && body.append(&self.text)
             && rotate(body, self.length.saturating_sub(end))
     }
-
-    fn apply_at_front(&self, body: &mut impl BufferedBody) -> bool {
-        let Range { start, end } = self.range;
-        let front = if start == 0 { Some(Vec::new()) } else { body.read(0, start) };
-        let Some(front) = front.filter(|front| front.len() == start) else {
-            return false;
-        };
-        body.replace_front(end, &self.text) && body.replace_front(0, &front)
-    }
 }
 
 /// Moves the first `length` bytes of a body to its end.
-fn rotate(body: &mut impl BufferedBody, length: usize) -> bool {
+fn rotate(body: &mut impl BodyEnds, length: usize) -> bool {
     let mut left = length;
     while left > 0 {
         let Some(slice) = body.read(0, left.min(SLICE_BYTES)).filter(|slice| !slice.is_empty()) else {
@@ -138,7 +190,7 @@ mod tests {
         }
     }
 
-    impl BufferedBody for Body {
+    impl BodyEnds for Body {
         fn read(&mut self, start: usize, length: usize) -> Option<Vec<u8>> {
             let end = self.bytes.len().min(start.saturating_add(length));
             self.count_call().then(|| self.bytes[start..end].to_vec())
@@ -170,14 +222,15 @@ mod tests {
         for length in [9, SLICE_BYTES, FRONT + 20, FRONT + 3 * SLICE_BYTES + 7] {
             let whole = numbered(length);
             for start in [0, 1, 5, length / 2, length.saturating_sub(9), FRONT - 1, FRONT, FRONT + 1] {
-                for (size, text) in [(4, &b"\"longer\""[..]), (4, b"\"s\""), (9, b"other_____")] {
+                for (size, text) in [(0, &b"new"[..]), (4, b"\"longer\""), (4, b"\"s\""), (9, b"other_____")]
+                {
                     let end = start + size;
                     if end > length {
                         continue;
                     }
                     let mut body = Body::new(&whole);
                     let rewrite = rewrite(start..end, text, length);
-                    assert!(rewrite.apply(&mut body));
+                    assert!(rewrite.apply_at_ends(&mut body));
                     let expected = [&whole[..start], text, &whole[end..]].concat();
                     assert!(body.bytes == expected, "{start}..{end} of {length}");
                     assert_eq!(rewrite.length_after(), expected.len());
@@ -196,17 +249,17 @@ mod tests {
             loop {
                 let mut body = Body::new(&numbered(length));
                 body.fails = Some(calls);
-                if rewrite.apply(&mut body) {
+                if rewrite.apply_at_ends(&mut body) {
                     break;
                 }
                 calls += 1;
             }
-            assert!(calls >= 3, "{calls}");
+            assert!(calls >= 2, "{calls}");
         }
         // The body is shorter than expected.
-        assert!(!rewrite(3..9, b"", 20).apply(&mut Body::new(b"ab")));
-        assert!(!rewrite(length - 9..length - 3, b"", length).apply(&mut Body::new(b"ab")));
-        assert!(!rewrite(3..9, b"", 8).apply(&mut Body::new(&numbered(8))));
+        assert!(!rewrite(3..9, b"", 20).apply_at_ends(&mut Body::new(b"ab")));
+        assert!(!rewrite(length - 9..length - 3, b"", length).apply_at_ends(&mut Body::new(b"ab")));
+        assert!(!rewrite(3..9, b"", 8).apply_at_ends(&mut Body::new(&numbered(8))));
     }
 
     #[test]
@@ -214,8 +267,37 @@ mod tests {
         let rewrite = Rewrite::json_string(&(9..12), "a\"\u{7}\u{e9}", 20);
         assert_eq!(rewrite.text, "\"a\\\"\\u0007\u{e9}\"".as_bytes());
         assert_eq!((rewrite.range, rewrite.length), (9..12, 20));
-        for (start, end) in [(12, 9), (9, 9), (9, 21), (9, u64::MAX)] {
-            assert!(!Rewrite::json_string(&(start..end), "m", 20).apply(&mut Body::new(&numbered(20))));
+        for (start, end) in [(12, 9), (9, 21), (9, u64::MAX)] {
+            assert!(
+                !Rewrite::json_string(&(start..end), "m", 20).apply_at_ends(&mut Body::new(&numbered(20)))
+            );
         }
+    }
+
+    #[test]
+    fn any_range_is_visited_piece_by_piece() {
+        let pieces: [&[u8]; 4] = [b"abc", b"", b"de", b"fghi"];
+        for start in 0..10 {
+            for end in start..12 {
+                let (mut seen, mut pieces_seen) = (Vec::new(), 0);
+                let visited: ControlFlow<()> = visit_pieces(pieces, &(start..end), |piece| {
+                    pieces_seen += 1;
+                    assert!(!piece.is_empty());
+                    seen.extend_from_slice(piece);
+                    ControlFlow::Continue(())
+                });
+                assert_eq!(visited, ControlFlow::Continue(()));
+                assert_eq!(seen, b"abcdefghi"[start.min(9)..end.min(9)], "{start}..{end}");
+                assert!(pieces_seen <= 3);
+            }
+        }
+        let broken_off = visit_pieces(pieces, &(1..9), |piece| match piece {
+            b"de" => ControlFlow::Break("here"),
+            other => {
+                assert_eq!(other, b"bc");
+                ControlFlow::Continue(())
+            }
+        });
+        assert_eq!(broken_off, ControlFlow::Break("here"));
     }
 }

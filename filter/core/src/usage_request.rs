@@ -9,7 +9,7 @@ use penstock_wire::Api;
 
 use crate::body::Body;
 use crate::limits::HELD_BYTES_MAX;
-use crate::rewrite::BufferedBody;
+use crate::rewrite::{BufferedBody, Rewrite};
 
 /// The option, as the first member of a request's body. The body has other members, because it asks for a stream.
 const OPTION: &[u8] = br#""stream_options":{"include_usage":true},"#;
@@ -23,14 +23,12 @@ pub(crate) fn is_uncounted(api: Api, body: &Body) -> bool {
     matches!(api, Api::ChatCompletions | Api::Completions) && body.stream && !body.has_stream_options
 }
 
-/// Puts the option into a buffered request body. Returns the number of bytes added; `None`: the body stays as it is.
-pub(crate) fn add_option(body: &mut impl BufferedBody) -> Option<usize> {
-    let mut front = body.read(0, FRONT_BYTES)?;
-    let brace = memchr::memchr(b'{', &front)?;
-    let replaced = brace.saturating_add(1);
-    front.truncate(replaced);
-    front.extend_from_slice(OPTION);
-    body.replace_front(replaced, &front).then_some(OPTION.len())
+/// Puts the option into a buffered request body of `length` bytes. Returns the number of bytes added; `None`: the body stays as it is.
+pub(crate) fn add_option(body: &mut impl BufferedBody, length: usize) -> Option<usize> {
+    let front = body.read(0, FRONT_BYTES)?;
+    let after_brace = memchr::memchr(b'{', &front)?.saturating_add(1);
+    let rewrite = Rewrite { range: after_brace..after_brace, text: OPTION.to_vec(), length };
+    body.rewrite(&rewrite).then_some(OPTION.len())
 }
 
 /// Removes the event with the counts from the events that pass.
@@ -151,11 +149,11 @@ mod tests {
     #[test]
     fn option_comes_first_in_the_body() {
         let mut body = Buffered(b" {\"model\":\"m\"}".to_vec());
-        assert_eq!(add_option(&mut body), Some(OPTION.len()));
+        assert_eq!(add_option(&mut body, 14), Some(OPTION.len()));
         assert_eq!(body.0, br#" {"stream_options":{"include_usage":true},"model":"m"}"#);
         let mut spaces = Buffered(vec![b' '; FRONT_BYTES + 1]);
-        assert_eq!(add_option(&mut spaces), None);
-        assert_eq!(add_option(&mut |_: usize, _: usize| Some(b"{".to_vec())), None, "the host fails");
+        assert_eq!(add_option(&mut spaces, FRONT_BYTES + 1), None);
+        assert_eq!(add_option(&mut |_: usize, _: usize| Some(b"{".to_vec()), 1), None, "the host fails");
     }
 
     struct Buffered(Vec<u8>);
@@ -165,13 +163,9 @@ mod tests {
             Some(self.0[start..self.0.len().min(start + length)].to_vec())
         }
 
-        fn replace_front(&mut self, length: usize, bytes: &[u8]) -> bool {
-            self.0.splice(..length, bytes.iter().copied());
-            true
-        }
-
-        fn append(&mut self, bytes: &[u8]) -> bool {
-            self.0.extend_from_slice(bytes);
+        fn rewrite(&mut self, rewrite: &Rewrite) -> bool {
+            assert!(rewrite.fits(self.0.len()));
+            self.0.splice(rewrite.range.clone(), rewrite.text.iter().copied());
             true
         }
     }

@@ -2,16 +2,18 @@
 
 use core::cell::RefCell;
 use core::hash::Hasher as _;
+use core::ops::{ControlFlow, Range};
 use std::sync::OnceLock;
 
 use hashbrown::HashSet;
 
 use penstock_filter_core::header_sanitizer::HeaderEdit;
 use penstock_filter_core::headers::Headers;
+use penstock_filter_core::limits::READ_BYTES_MIN;
 use penstock_filter_core::local_reply::LocalReply;
 use penstock_filter_core::process_identity::RandomBits;
 use penstock_filter_core::properties::{Properties, received_body_bytes};
-use penstock_filter_core::rewrite::BufferedBody;
+use penstock_filter_core::rewrite::{BufferedBody, Rewrite, visit_pieces};
 use penstock_filter_core::session::Epoch;
 use penstock_filter_core::time::{Clock, Instant};
 
@@ -402,26 +404,52 @@ impl StreamBody {
 
     /// How many bytes there are.
     pub(crate) fn size(&self) -> usize {
-        // SAFETY: the filter is alive.
-        let size = |part: Body| unsafe { abi::body_size(self.filter.0, part) };
-        self.parts().into_iter().flatten().map(size).fold(0, usize::saturating_add)
+        self.parts().into_iter().flatten().map(|part| self.part_size(part)).fold(0, usize::saturating_add)
     }
 
-    fn chunks(&self) -> Vec<EnvoyBytes> {
-        let mut chunks = Vec::new();
-        for part in self.parts().into_iter().flatten() {
-            // SAFETY: the filter is alive.
-            let count = unsafe { abi::body_chunks_size(self.filter.0, part) };
-            let begin = chunks.len();
-            chunks.resize(begin.saturating_add(count), EnvoyBytes::EMPTY);
-            if let Some(place) = chunks.get_mut(begin..).filter(|place| !place.is_empty()) {
-                // SAFETY: the filter is alive, and the place has room for as many chunks as Envoy has just counted.
-                if !unsafe { abi::body_chunks(self.filter.0, part, place.as_mut_ptr()) } {
-                    chunks.truncate(begin);
-                }
-            }
+    /// How many bytes a part has.
+    fn part_size(&self, part: Body) -> usize {
+        // SAFETY: the filter is alive.
+        unsafe { abi::body_size(self.filter.0, part) }
+    }
+
+    /// The pieces in which Envoy keeps a part. They are valid until Envoy's next change of the part.
+    fn chunks(&self, part: Body) -> Vec<EnvoyBytes> {
+        // SAFETY: the filter is alive.
+        let count = unsafe { abi::body_chunks_size(self.filter.0, part) };
+        let mut chunks = vec![EnvoyBytes::EMPTY; count];
+        // SAFETY: the filter is alive, and there is room for as many chunks as Envoy has just counted.
+        if count == 0 || !unsafe { abi::body_chunks(self.filter.0, part, chunks.as_mut_ptr()) } {
+            return Vec::new();
         }
         chunks
+    }
+
+    /// Passes the bytes of `range` to `take` where Envoy keeps them. `take` must not call Envoy.
+    fn visit_in_place<B>(
+        &self,
+        range: &Range<usize>,
+        mut take: impl FnMut(&[u8]) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        let Range { mut start, mut end } = *range;
+        for part in self.parts().into_iter().flatten() {
+            let size = self.part_size(part);
+            // A long body comes in many pieces, and those that have been read needn't be listed each time.
+            if start < size {
+                visit_pieces(self.chunks(part).into_iter().map(bytes), &(start..end), &mut take)?;
+            }
+            start = start.saturating_sub(size);
+            end = end.saturating_sub(size);
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Adds a copy of the bytes of `range` to `copied`.
+    fn copy(&self, range: Range<usize>, copied: &mut Vec<u8>) {
+        let _: ControlFlow<()> = self.visit_in_place(&range, |piece| {
+            copied.extend_from_slice(piece);
+            ControlFlow::Continue(())
+        });
     }
 
     /// Puts `content` in the place of the whole body.
@@ -441,34 +469,33 @@ impl StreamBody {
 
 impl BufferedBody for StreamBody {
     fn read(&mut self, start: usize, length: usize) -> Option<Vec<u8>> {
-        let mut read = Vec::with_capacity(length);
-        let mut before = start;
-        for chunk in self.chunks() {
-            let chunk = bytes(chunk);
-            let skipped = before.min(chunk.len());
-            before = before.saturating_sub(skipped);
-            let rest = chunk.get(skipped..)?;
-            let taken = rest.len().min(length.saturating_sub(read.len()));
-            read.extend_from_slice(rest.get(..taken)?);
-        }
+        let mut read = Vec::with_capacity(length.min(self.size()));
+        self.copy(start..start.saturating_add(length), &mut read);
         Some(read)
     }
 
-    fn replace_front(&mut self, length: usize, bytes: &[u8]) -> bool {
-        // Envoy can drain the front of a body and append to its end, but not put anything in front.
-        let whole = self.size();
-        let Some(rest) = self.read(length, whole.saturating_sub(length)) else {
-            return false;
-        };
-        self.replace(&[bytes, &rest].concat())
+    fn visit<B>(
+        &mut self,
+        range: Range<usize>,
+        end: bool,
+        take: impl FnMut(&[u8]) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        if range.len() < READ_BYTES_MIN && !end {
+            return ControlFlow::Continue(());
+        }
+        self.visit_in_place(&range, take)
     }
 
-    fn append(&mut self, bytes: &[u8]) -> bool {
-        let whole = self.size();
-        let Some(present) = self.read(0, whole) else {
+    fn rewrite(&mut self, rewrite: &Rewrite) -> bool {
+        if !rewrite.fits(self.size()) {
             return false;
-        };
-        self.replace(&[&present, bytes].concat())
+        }
+        // Envoy can drain the front of a body and append to its end, but not put anything in front, so the body is made anew, once.
+        let mut whole = Vec::with_capacity(rewrite.length_after());
+        self.copy(0..rewrite.range.start, &mut whole);
+        whole.extend_from_slice(&rewrite.text);
+        self.copy(rewrite.range.end..rewrite.length, &mut whole);
+        whole.len() == rewrite.length_after() && self.replace(&whole)
     }
 
     fn received(&mut self) -> Option<u64> {

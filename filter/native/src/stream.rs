@@ -7,6 +7,7 @@ use penstock_filter_core::effect::{self, BodyAction, HeadersAction, ResponseBody
 use penstock_filter_core::headers::{self, Headers};
 use penstock_filter_core::local_reply::{Failure, LocalReply};
 use penstock_filter_core::properties::received_body_bytes;
+use penstock_filter_core::rewrite::BufferedBody as _;
 use penstock_filter_core::worker::SilentEnd;
 use penstock_wire::{Api, Code};
 
@@ -247,8 +248,7 @@ impl Stream {
         };
         let size = body.size();
         let action = self.with_seat(|seat| {
-            let read =
-                |start, length| penstock_filter_core::rewrite::BufferedBody::read(&mut body, start, length);
+            let read = |start, length| body.read(start, length);
             seat.worker.handle_response_body(HostClock, sequence, size, end, read)
         });
         match action {
@@ -346,7 +346,7 @@ fn run_actions(desk: &Desk) {
 fn apply(desk: &Desk, config: ConfigId, (filter, sequence): (Filter, u64), action: StreamAction) {
     match action {
         StreamAction::Resume(edits, rewrite) => {
-            if rewrite.is_none_or(|rewrite| rewrite.apply(&mut StreamBody::buffered_request(filter))) {
+            if rewrite.is_none_or(|rewrite| StreamBody::buffered_request(filter).rewrite(&rewrite)) {
                 filter.edit(Map::Request, &edits);
                 filter.resume_request();
             } else {

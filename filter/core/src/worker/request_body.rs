@@ -44,7 +44,7 @@ impl Worker {
         if end {
             return self.handle_request_end(clock.now(), sequence, body);
         }
-        match reading.scanner.read_on(size, false, |start, length| body.read(start, length)) {
+        match reading.scanner.read_on(size, false, &mut body) {
             Ok(()) => BodyAction::Pause,
             Err(error) => self.refuse_invalid(clock.now(), sequence, &invalid_body(error)),
         }
@@ -68,7 +68,7 @@ impl Worker {
             return BodyAction::Pause;
         };
         let ReadingBody { mut scanner, claims, size, since: _ } = *reading;
-        let scanned = scanner.read_on(size, true, |start, length| body.read(start, length));
+        let scanned = scanner.read_on(size, true, &mut body);
         let scanned = scanned.and_then(|()| scanner.finish());
         let Some(claims) = claims else {
             return self.pass_by_model(now, sequence, scanned.unwrap_or_default().model);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use penstock_filter_core::config::Config;
 use penstock_filter_core::effect::{BodyAction, HeadersAction, ResponseBodyAction};
 use penstock_filter_core::headers::{Headers, serialize};
-use penstock_filter_core::rewrite::BufferedBody;
+use penstock_filter_core::rewrite::{BufferedBody, Rewrite};
 use penstock_wire::command::Kind;
 use penstock_wire::filter_frame::Event;
 use penstock_wire::{
@@ -308,13 +308,9 @@ impl BufferedBody for &mut Bytes {
         self.0.get(start..).map(|rest| rest[..length.min(rest.len())].to_vec())
     }
 
-    fn replace_front(&mut self, length: usize, bytes: &[u8]) -> bool {
-        self.0.splice(..length, bytes.iter().copied());
-        true
-    }
-
-    fn append(&mut self, bytes: &[u8]) -> bool {
-        self.0.extend_from_slice(bytes);
+    fn rewrite(&mut self, rewrite: &Rewrite) -> bool {
+        assert!(rewrite.fits(self.0.len()));
+        self.0.splice(rewrite.range.clone(), rewrite.text.iter().copied());
         true
     }
 }

@@ -60,8 +60,8 @@ impl Reading {
     /// Reads the body up to byte `size`, as Penstock does. Returns `false` if Penstock would refuse the body.
     pub(crate) fn body(&mut self, size: usize, end: bool) -> bool {
         self.size = size;
-        let read = |start, length| host::buffer(Buffer::RequestBody, start, length);
-        self.scanner.read_on(size, end, read).is_ok()
+        let mut read = |start, length| host::buffer(Buffer::RequestBody, start, length);
+        self.scanner.read_on(size, end, &mut read).is_ok()
     }
 
     /// The registration that Penstock would send; `None` if Penstock would refuse the request.
