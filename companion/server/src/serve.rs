@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
+use futures_util::FutureExt as _;
 use penstock_config::{self as config, Address, Config, Document, Environment, Queued};
 use penstock_control::Event;
 use penstock_data_plane::filter_policy;
@@ -272,11 +273,17 @@ impl Companion {
         .await;
         pool_events::spawn(config.clone(), driver.clone(), decisions.replica_roles.clone());
         let discoveries = discovery::spawn(&config, metrics.clone());
+        let rules_known = discoveries.clone().wait_for_rules().boxed().shared();
         let picker = opened.picker.map(|ports| {
             let availability =
                 picker::availability(decisions.leads.clone(), discoveries.complete(), phases.clone());
             let (serving, sessions) = ports.serve(picker_policy, availability, ending(phases.clone()));
-            opened.decisions.enter(|| essential::spawn(PICKER, sessions.open(driver.clone())));
+            let (rules_known, driver) = (rules_known.clone(), driver.clone());
+            let opening = async move {
+                rules_known.await;
+                sessions.open(driver).await;
+            };
+            opened.decisions.enter(|| essential::spawn(PICKER, opening));
             essential::spawn(PICKER, serving)
         });
         let app = http::App {
@@ -299,6 +306,10 @@ impl Companion {
             elections: decisions.elections.clone(),
         };
         let serving = grpc.serve(opened.grpc, opened.tls, ending(phases.clone()));
+        let serving = async move {
+            rules_known.await;
+            serving.await
+        };
         Ok(Self {
             grpc: opened.decisions.enter(|| essential::spawn(GRPC, serving)),
             http: essential::spawn(HTTP, http::serve(opened.http, app, ending(phases))),

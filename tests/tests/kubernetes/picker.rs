@@ -4,9 +4,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
 
 use penstock_tests::cluster::{Cluster, NAMESPACE};
-use penstock_tests::gateway::slots;
+use penstock_tests::gateway::{config, slots};
 use penstock_tests::picker::Setup;
-use penstock_tests::{Answer, ClientRequest, PickerGateway, Upstream, run, until};
+use penstock_tests::{Answer, ClientRequest, Gateway, PickerGateway, Upstream, process, run, until};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -76,30 +76,42 @@ impl Scene {
     }
 
     fn objective(&self, group: &str, name: &str, priority: i32) {
-        apply(&json!({
-            "apiVersion": format!("{group}/v1alpha2"),
-            "kind": "InferenceObjective",
-            "metadata": {"name": self.named(name), "namespace": NAMESPACE},
-            "spec": {"priority": priority, "poolRef": {"name": self.pool}},
-        }));
+        apply_objective(group, &self.pool, name, priority);
     }
 
     fn rewrite(&self, group: &str, model: &str, target: &str) {
-        apply(&json!({
-            "apiVersion": format!("{group}/v1alpha2"),
-            "kind": "InferenceModelRewrite",
-            "metadata": {"name": self.named(model), "namespace": NAMESPACE},
-            "spec": {"poolRef": {"name": self.pool}, "rules": [{
-                "matches": [{"model": {"type": "Exact", "value": model}}],
-                "targets": [{"modelRewrite": target}],
-            }]},
-        }));
+        apply_rewrite(group, &self.pool, model, target);
     }
 
-    /// Objects of other tests have other names.
     fn named(&self, name: &str) -> String {
-        format!("{}-{name}", self.pool)
+        named(&self.pool, name)
     }
+}
+
+/// Objects of other tests have other names.
+fn named(pool: &str, name: &str) -> String {
+    format!("{pool}-{name}")
+}
+
+fn apply_objective(group: &str, pool: &str, name: &str, priority: i32) {
+    apply(&json!({
+        "apiVersion": format!("{group}/v1alpha2"),
+        "kind": "InferenceObjective",
+        "metadata": {"name": named(pool, name), "namespace": NAMESPACE},
+        "spec": {"priority": priority, "poolRef": {"name": pool}},
+    }));
+}
+
+fn apply_rewrite(group: &str, pool: &str, model: &str, target: &str) {
+    apply(&json!({
+        "apiVersion": format!("{group}/v1alpha2"),
+        "kind": "InferenceModelRewrite",
+        "metadata": {"name": named(pool, model), "namespace": NAMESPACE},
+        "spec": {"poolRef": {"name": pool}, "rules": [{
+            "matches": [{"model": {"type": "Exact", "value": model}}],
+            "targets": [{"modelRewrite": target}],
+        }]},
+    }));
 }
 
 fn chat(text: &str) -> ClientRequest {
@@ -263,5 +275,53 @@ fn rewrites_come_change_and_go_while_requests_wait() {
             }
         }
         scene.gateway.stock("chat", 0).await;
+    });
+}
+
+/// The filter's door: its requests wait in Envoy while there is no companion, and ask the next one at once.
+#[test]
+fn a_restarted_companion_decides_by_the_rules() {
+    run(async {
+        define("InferenceModelRewrite", "inferencemodelrewrites");
+        define("InferenceObjective", "inferenceobjectives");
+        let server = Upstream::scripted().await;
+        let cluster = Cluster::prepare("kubernetes.md");
+        let pool = unused_name();
+        create_pool(&pool, server.address().port());
+        create_pods(&pool, &[(0, FIRST)]);
+        apply_rewrite(GROUPS[0], &pool, "chat", "blue");
+        apply_objective(GROUPS[0], &pool, "urgent", 10);
+        let object =
+            format!("inference_pool: {pool}, namespace: {NAMESPACE}, objectives: true, rewrites: true");
+        let pools = [format!(
+            "- name: chat\n  health: {{path: null}}\n{}  endpoints: {{kubernetes: {{{object}}}}}\n",
+            slots(1)
+        )];
+        let kubeconfig = cluster.kubeconfig("companion", &cluster.server);
+        let kubeconfig = kubeconfig.to_str().expect("a path of text").to_owned();
+        let document = config("identity: {trust: all}\n", &pools);
+        let gateway = Gateway::with_environment(&document, &[("KUBECONFIG", kubeconfig)]).await;
+        for round in 0..2 {
+            let companion = gateway.child("serve").await;
+            process::send(companion, libc::SIGKILL);
+            let plain = ["one", "two"].map(|text| gateway.spawn(ClientRequest::chat("chat", text)));
+            let urgent = ClientRequest::chat("chat", "urgent").header(HEADERS[0], &named(&pool, "urgent"));
+            let urgent = gateway.spawn(urgent);
+            let mut order = Vec::new();
+            for _ in 0..3 {
+                let call = server.next().await;
+                assert_eq!(call.json()["model"], "blue", "round {round}");
+                if order.is_empty() {
+                    gateway.waiting("chat", 2).await;
+                }
+                order.push(call.text());
+                call.answer();
+            }
+            let place = order.iter().position(|text| text == "urgent");
+            assert!(place < Some(2), "only the first one may be granted before it comes: {order:?}");
+            for answer in plain.into_iter().chain([urgent]) {
+                served(answer).await;
+            }
+        }
     });
 }

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use penstock_config::Config;
 use tokio::sync::watch;
 
 use crate::metrics::Metrics;
+
+/// How long a companion that starts waits for rules.
+const RULES_WAIT: Duration = Duration::from_secs(2);
 
 /// The states of all pools with discovery. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -15,6 +18,8 @@ pub(crate) struct States {
     inner: Arc<Mutex<Inner>>,
     /// Each pool had an answer at some time since the start.
     complete: watch::Sender<bool>,
+    /// Each pool whose rules are discovered had one.
+    rules_known: watch::Sender<bool>,
     metrics: Arc<Metrics>,
 }
 
@@ -36,15 +41,18 @@ pub(crate) struct State {
     pub(crate) unread: Vec<String>,
     /// The discovery has found a list, even an empty one, and that was applied.
     has_answered: bool,
+    /// It finds rules for requests as well.
+    has_rules: bool,
 }
 
 impl States {
     /// The states of the pools of this configuration, which have had no answer.
     #[must_use]
     pub(crate) fn new(config: &Config, metrics: Arc<Metrics>) -> Self {
-        let states = Self { inner: Arc::default(), complete: watch::Sender::new(false), metrics };
+        let (complete, rules_known) = (watch::Sender::new(false), watch::Sender::new(false));
+        let states = Self { inner: Arc::default(), complete, rules_known, metrics };
         states.follow(config);
-        states.complete.send_replace(states.inner().pools.is_empty());
+        states.are_applied([].into_iter());
         states
     }
 
@@ -58,7 +66,10 @@ impl States {
         for (pool, _) in inner.pools.extract_if(.., |pool, _| !has_discovery(pool)) {
             self.metrics.remove_discovery(&pool);
         }
-        for pool in config.pools.iter().filter(|pool| pool.discovery.is_some()) {
+        for pool in &config.pools {
+            let Some(discovery) = &pool.discovery else {
+                continue;
+            };
             if !inner.pools.contains_key(pool.name.as_str()) {
                 let state = State {
                     is_up: false,
@@ -66,6 +77,7 @@ impl States {
                     reason: "it has had no answer yet".into(),
                     unread: Vec::new(),
                     has_answered: false,
+                    has_rules: discovery.finds_rules(),
                 };
                 inner.pools.insert(pool.name.as_str().into(), state);
                 self.metrics.set_discovery_up(&pool.name, false);
@@ -108,8 +120,13 @@ impl States {
                 state.has_answered = true;
             }
         }
+        let set =
+            |known: &watch::Sender<bool>| known.send_if_modified(|known| !core::mem::replace(known, true));
         if inner.pools.values().all(|state| state.has_answered) {
-            self.complete.send_if_modified(|complete| !core::mem::replace(complete, true));
+            set(&self.complete);
+        }
+        if inner.pools.values().all(|state| state.has_answered || !state.has_rules) {
+            set(&self.rules_known);
         }
     }
 
@@ -146,6 +163,21 @@ impl States {
         self.complete.subscribe()
     }
 
+    /// Ends once each pool whose rules are discovered had an answer, or after [`RULES_WAIT`].
+    ///
+    /// A request is decided by the rules that are known then, so a companion that starts lets nothing ask before. When it can't read them, its
+    /// pools are served without them.
+    pub(crate) async fn wait_for_rules(self) {
+        let mut known = self.rules_known.subscribe();
+        let known = known.wait_for(|known| *known);
+        if tokio::time::timeout(RULES_WAIT, known).await.is_err() {
+            tracing::warn!(
+                "objectives and rewrites aren't known after {} s: requests are decided without them until they are",
+                RULES_WAIT.as_secs()
+            );
+        }
+    }
+
     /// The state of a pool whose discovery works, but for this.
     #[cfg(test)]
     pub(crate) fn with_unread(pool: &str, unread: &str) -> Self {
@@ -162,6 +194,8 @@ impl States {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
 
     fn config(pools: &[(&str, bool)]) -> Config {
@@ -207,5 +241,35 @@ mod tests {
         assert_eq!(states.unanswered(), None);
         states.follow(&config(&[("b", true)]));
         assert_eq!(states.unanswered(), None, "it was ready");
+    }
+
+    #[tokio::test]
+    async fn requests_wait_for_rules_but_not_for_ever() {
+        let metrics = || Arc::new(Metrics::new().expect("metrics"));
+        let waits = |states: &States| states.clone().wait_for_rules().now_or_never().is_none();
+        let without = States::new(&config(&[("a", true), ("b", false)]), metrics());
+        assert!(!waits(&without), "without endpoints a request waits by itself");
+        let with = |rules: &str| {
+            let document = format!(
+                "pools: [{{name: a, models: [a], endpoints: {{kubernetes: {{inference_pool: a{rules}}}}}}}, \
+                 {{name: b, models: [b], endpoints: {{file: list.yaml}}}}]"
+            );
+            States::new(&Config::parse(&document, "f.yaml").expect("valid"), metrics())
+        };
+        assert!(!waits(&with("")));
+        for rules in [", objectives: true", ", rewrites: true"] {
+            let states = with(rules);
+            assert!(waits(&states));
+            states.are_applied([&Arc::from("b")].into_iter());
+            assert!(waits(&states), "those of another pool");
+            states.clone().wait_for_rules().await;
+            assert!(waits(&states), "it has given up");
+            states.works("a");
+            assert!(waits(&states), "not applied yet");
+            states.are_applied([&Arc::from("a")].into_iter());
+            assert!(!waits(&states));
+            states.fails("a", "away");
+            assert!(!waits(&states), "they were known");
+        }
     }
 }
