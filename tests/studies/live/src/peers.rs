@@ -7,7 +7,7 @@ mod pool_api;
 mod programs;
 mod simulator;
 
-pub use self::endpoint_picker::{EndpointPicker, external_processor, picked_servers};
+pub use self::endpoint_picker::{EndpointPicker, FlowControl, external_processor, picked_servers};
 pub use self::go_module::module_of;
 pub use self::pool_api::PoolApi;
 pub use self::programs::Programs;

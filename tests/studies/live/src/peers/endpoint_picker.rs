@@ -14,6 +14,15 @@ use penstock_tests::{Process, until};
 /// The header in which the picker names the endpoint.
 const ENDPOINT_HEADER: &str = "x-gateway-destination-endpoint";
 
+/// Whether the picker keeps requests in queues by tenant, which its default doesn't.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowControl {
+    /// The default.
+    Off,
+    /// The feature gate `flowControl`.
+    On,
+}
+
 /// A running picker with one endpoint.
 pub struct EndpointPicker {
     /// The picker's process.
@@ -21,6 +30,9 @@ pub struct EndpointPicker {
     _api: PoolApi,
     _folder: TempDir,
 }
+
+/// The picker's own configuration: its defaults, and flow control.
+const FLOW_CONTROL: &str = "apiVersion: inference.networking.x-k8s.io/v1alpha1\nkind: EndpointPickerConfig\nfeatureGates: [flowControl]\n";
 
 /// The ports of a picker.
 #[derive(Clone, Copy)]
@@ -40,6 +52,7 @@ impl EndpointPicker {
         program: &Path,
         grpc: SocketAddr,
         model_server: SocketAddr,
+        flow_control: FlowControl,
         prepare: impl FnOnce(&mut Command),
     ) -> Self {
         let api = PoolApi::start(model_server).await;
@@ -50,6 +63,9 @@ impl EndpointPicker {
             Ports { grpc: grpc.port(), health: free_address().port(), metrics: free_address().port() };
         let mut command = Command::new(program);
         command.args(arguments(ports));
+        if flow_control == FlowControl::On {
+            command.arg(format!("--config-text={FLOW_CONTROL}"));
+        }
         command.env("KUBECONFIG", &kubeconfig);
         prepare(&mut command);
         let process = Process::start("endpoint picker", command).await;

@@ -17,6 +17,7 @@ mod closed;
 mod companion;
 mod cores;
 mod events;
+mod flood;
 mod instructions;
 mod model_server;
 mod open;
@@ -123,6 +124,7 @@ async fn measure(plan: &Plan, machine: String) {
         } else {
             Value::Null
         },
+        flood: if plan.has(Row::Flood) { flood::run(plan).await } else { Value::Null },
         idle: if plan.has(Row::Idle) { idle(server.address(), plan.idle_s).await } else { Value::Null },
     });
 }

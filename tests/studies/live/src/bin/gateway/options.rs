@@ -45,10 +45,12 @@ pub(crate) enum Row {
     Idle,
     /// Envoy's instructions a request, counted by callgrind.
     Instructions,
+    /// First tokens of a small tenant beside a flood; only an Envoy alone and pickers.
+    Flood,
 }
 
 impl Row {
-    const ALL: [(&str, Self); 9] = [
+    const ALL: [(&str, Self); 10] = [
         ("at-50", Self::Many),
         ("at-1", Self::One),
         ("220kb", Self::Long),
@@ -58,6 +60,7 @@ impl Row {
         ("companion", Self::Companion),
         ("idle", Self::Idle),
         ("instructions", Self::Instructions),
+        ("flood", Self::Flood),
     ];
 
     fn name(self) -> &'static str {
@@ -166,7 +169,7 @@ impl Plan {
     /// Whether the `penstock` binary takes part.
     pub(crate) fn needs_penstock(&self) -> bool {
         self.subjects.iter().any(|which| which.is_penstock())
-            || [Row::Paused, Row::Companion, Row::Idle].iter().any(|row| self.has(*row))
+            || [Row::Paused, Row::Companion, Row::Idle, Row::Flood].iter().any(|row| self.has(*row))
     }
 
     pub(crate) fn has(&self, row: Row) -> bool {

@@ -55,6 +55,7 @@ pub(crate) struct Measured<'a> {
     pub(crate) companion: Value,
     pub(crate) idle: Value,
     pub(crate) instructions: Value,
+    pub(crate) flood: Value,
 }
 
 /// Prints one round of one subject as a line.
@@ -144,6 +145,7 @@ fn results(measured: &Measured<'_>) -> Value {
         "companion": measured.companion,
         "idle_cpu_percent": measured.idle,
         "instructions": measured.instructions,
+        "flood": measured.flood,
     });
     if let Some(program) = &measured.plan.programs.endpoint_picker {
         let version = module_of(program).unwrap_or_else(|| "of an unknown version".to_owned());

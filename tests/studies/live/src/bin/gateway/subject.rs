@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use penstock_envoy::find::Search;
-use penstock_live_studies::peers::{EndpointPicker, Programs};
+use penstock_live_studies::peers::{EndpointPicker, FlowControl, Programs};
 use penstock_tests::pages::Pages;
 use penstock_tests::ports::free_address;
 use penstock_tests::process::cpu_time;
@@ -175,14 +175,15 @@ impl Which {
             Self::Picker => Subject::picker(server, under).await,
             Self::EndpointPicker => {
                 let program = programs.endpoint_picker.as_deref();
-                Subject::endpoint_picker(server, program.expect("the plan has its program"), under).await
+                let program = program.expect("the plan has its program");
+                Subject::endpoint_picker(server, program, FlowControl::Off, under).await
             }
         }
     }
 }
 
 /// The key that gives a pool's servers always room.
-const ROOM: &str = "stock: {watermark_per_backend: 1000}";
+const ROOM: &str = "scrape: {path: null}\n  stock: {watermark_per_backend: 1000}";
 
 /// The key of `queue` that lets filters admit requests by themselves.
 const CREDITS: &str = "credits: auto";
@@ -192,7 +193,7 @@ pub(crate) const NO_CREDITS: &str = "credits: off";
 /// The key that gives a pool's servers exactly this many places.
 pub(crate) fn slots(count: u32) -> String {
     format!(
-        "stock: {{lower_bound_per_backend: {count}, upper_bound_per_backend: {count}, watermark_per_backend: {count}}}"
+        "scrape: {{path: null}}\n  stock: {{lower_bound_per_backend: {count}, upper_bound_per_backend: {count}, watermark_per_backend: {count}}}"
     )
 }
 
@@ -261,13 +262,22 @@ impl Subject {
         }
     }
 
-    /// Penstock as an endpoint picker.
+    /// Penstock as an endpoint picker, with room for everything.
     async fn picker(server: SocketAddr, under: Under<'_>) -> Self {
+        Self::picker_with(server, [ROOM, CREDITS], "", under).await
+    }
+
+    /// Penstock as an endpoint picker that learns how much its server takes, and believes tenants.
+    pub(crate) async fn learning_picker(server: SocketAddr) -> Self {
+        Self::picker_with(server, ["stock: {watermark_per_backend: auto}", CREDITS], "identity: {trust: all}\n", Under::Nothing).await
+    }
+
+    async fn picker_with(server: SocketAddr, pool: [&str; 2], keys: &str, under: Under<'_>) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let asked = free_address();
-        let keys = format!("picker: {{listen: '{asked}'}}\nstartup_wait: 1ms\n");
+        let keys = format!("picker: {{listen: '{asked}'}}\nstartup_wait: 1ms\n{keys}");
         let addresses = [free_address(), free_address(), free_address()];
-        let companion = Companion::start_at(folder.path(), addresses, server, [ROOM, CREDITS], &keys).await;
+        let companion = Companion::start_at(folder.path(), addresses, server, pool, &keys).await;
         let Companion { process, pages, .. } = companion;
         let bootstrap = bootstrap::before_picker(asked);
         let mut subject = Self::envoy(Which::Picker, bootstrap, Some(process), under).await;
@@ -277,9 +287,15 @@ impl Subject {
     }
 
     /// An endpoint picker of another project. Waits until it forwards a request.
-    async fn endpoint_picker(server: SocketAddr, program: &Path, under: Under<'_>) -> Self {
+    pub(crate) async fn endpoint_picker(
+        server: SocketAddr,
+        program: &Path,
+        flow_control: FlowControl,
+        under: Under<'_>,
+    ) -> Self {
         let grpc = free_address();
-        let picker = EndpointPicker::start(program, grpc, server, |command| REST.hold(command)).await;
+        let picker =
+            EndpointPicker::start(program, grpc, server, flow_control, |command| REST.hold(command)).await;
         let mut subject =
             Self::envoy(Which::EndpointPicker, bootstrap::before_picker(grpc), None, under).await;
         subject.picker = Some(picker);
@@ -441,7 +457,7 @@ impl Companion {
         let http = free_address();
         let config = format!(
             "listen: {{gateway: '{gateway}', envoy_admin: '{admin}', grpc: '{grpc}', http: '{http}'}}\n{keys}pools:\n- name: p\n\
-             \x20 endpoints: {{static: ['{server}']}}\n  health: {{path: null}}\n  scrape: {{path: null}}\n  {stock}\n\
+             \x20 endpoints: {{static: ['{server}']}}\n  health: {{path: null}}\n  {stock}\n\
              \x20 queue: {{total_capacity: 200000, flow_capacity: 200000, total_bytes: 8GiB, ttl: 15m, {credits}}}\n"
         );
         let file = folder.join(CONFIG);
