@@ -19,7 +19,7 @@ const ENDPOINT_HEADER: &str = "x-gateway-destination-endpoint";
 pub enum FlowControl {
     /// The default.
     Off,
-    /// The feature gate `flowControl`.
+    /// On, and tenants take turns.
     On,
 }
 
@@ -31,8 +31,32 @@ pub struct EndpointPicker {
     _folder: TempDir,
 }
 
-/// The picker's own configuration: its defaults, and flow control.
-const FLOW_CONTROL: &str = "apiVersion: inference.networking.x-k8s.io/v1alpha1\nkind: EndpointPickerConfig\nfeatureGates: [flowControl]\n";
+/// The picker's own defaults, with flow control and the one of its policies that takes turns among tenants.
+const FLOW_CONTROL: &str = "\
+apiVersion: inference.networking.x-k8s.io/v1alpha1
+kind: EndpointPickerConfig
+featureGates: [flowControl]
+plugins:
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+- type: metrics-data-source
+- type: core-metrics-extractor
+- type: round-robin-fairness-policy
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+dataLayer:
+  sources:
+  - pluginRef: metrics-data-source
+    extractors: [{pluginRef: core-metrics-extractor}]
+flowControl:
+  priorityBands:
+  - {priority: 0, fairnessPolicyRef: round-robin-fairness-policy}
+";
 
 /// The ports of a picker.
 #[derive(Clone, Copy)]

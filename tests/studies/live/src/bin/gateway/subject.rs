@@ -269,7 +269,13 @@ impl Subject {
 
     /// Penstock as an endpoint picker that learns how much its server takes, and believes tenants.
     pub(crate) async fn learning_picker(server: SocketAddr) -> Self {
-        Self::picker_with(server, ["stock: {watermark_per_backend: auto}", CREDITS], "identity: {trust: all}\n", Under::Nothing).await
+        Self::picker_with(
+            server,
+            ["stock: {watermark_per_backend: auto}", CREDITS],
+            "identity: {trust: all}\n",
+            Under::Nothing,
+        )
+        .await
     }
 
     async fn picker_with(server: SocketAddr, pool: [&str; 2], keys: &str, under: Under<'_>) -> Self {
