@@ -26,9 +26,9 @@ pub trait BufferedBody {
     /// At most `length` bytes from `start` on; `None`: the host fails.
     fn read(&mut self, start: usize, length: usize) -> Option<Vec<u8>>;
     /// Passes the bytes of `range` to `take`, in order and in as many pieces as the host likes, until `take` breaks off. Before the `end` of
-    /// the body the last bytes may be left for later. What was passed may be all that there is, if the host fails.
+    /// the body the host may leave the last bytes for a later call. A host that fails passes fewer bytes.
     ///
-    /// This is for a host that copies what it passes. It waits for full slices, because a copy of a few bytes costs it as much as one of many.
+    /// This implementation is for a host that copies the bytes. It waits for full slices, because a copy of a few bytes costs it as much as one of many.
     fn visit<B>(
         &mut self,
         range: Range<usize>,
@@ -48,6 +48,7 @@ pub trait BufferedBody {
             take(&slice)?;
         }
     }
+
     /// Carries out a rewrite. Returns `false` if the body isn't as expected or the host fails; the body is then incomplete and must not be
     /// sent.
     fn rewrite(&mut self, rewrite: &Rewrite) -> bool;
@@ -138,6 +139,8 @@ impl Rewrite {
             let Some(mut front) = front.filter(|front| front.len() == start) else {
                 return false;
             };
+            // Growing by doubling would keep twice the memory for ever.
+            front.reserve_exact(self.text.len());
             front.extend_from_slice(&self.text);
             return body.replace_front(end, &front);
         }
@@ -243,7 +246,8 @@ mod tests {
     #[test]
     fn failure_of_the_host_is_reported() {
         let length = REWRITE_FRONT_BYTES + 2 * SLICE_BYTES;
-        for range in [3..9, length - 9..length - 3] {
+        // At the front a read and a replacement; a rotation has three calls for each slice.
+        for (range, least) in [(3..9, 2), (length - 9..length - 3, 3 * length.div_ceil(SLICE_BYTES))] {
             let rewrite = rewrite(range, b"\"m\"", length);
             let mut calls = 0;
             loop {
@@ -254,7 +258,7 @@ mod tests {
                 }
                 calls += 1;
             }
-            assert!(calls >= 2, "{calls}");
+            assert!(calls >= least, "{calls} of {least}");
         }
         // The body is shorter than expected.
         assert!(!rewrite(3..9, b"", 20).apply_at_ends(&mut Body::new(b"ab")));

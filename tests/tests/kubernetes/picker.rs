@@ -30,12 +30,7 @@ impl Scene {
     async fn start() -> Self {
         let cluster = Cluster::prepare("kubernetes.md");
         let pool = unused_name();
-        let object =
-            format!("inference_pool: {pool}, namespace: {NAMESPACE}, objectives: true, rewrites: true");
-        let pools = [format!(
-            "- name: chat\n  health: {{path: null}}\n{}  endpoints: {{kubernetes: {{{object}}}}}\n",
-            slots(1)
-        )];
+        let pools = [configured(&pool)];
         let kubeconfig = cluster.kubeconfig("companion", &cluster.server);
         let kubeconfig = kubeconfig.to_str().expect("a path of text").to_owned();
         let setup = Setup { variables: vec![("KUBECONFIG", kubeconfig)], ..Setup::default() };
@@ -86,6 +81,12 @@ impl Scene {
     fn named(&self, name: &str) -> String {
         named(&self.pool, name)
     }
+}
+
+/// A pool of the configuration that follows this InferencePool and its rules. Its servers take one request at a time.
+fn configured(pool: &str) -> String {
+    let object = format!("inference_pool: {pool}, namespace: {NAMESPACE}, objectives: true, rewrites: true");
+    format!("- name: chat\n  health: {{path: null}}\n{}  endpoints: {{kubernetes: {{{object}}}}}\n", slots(1))
 }
 
 /// Objects of other tests have other names.
@@ -291,12 +292,7 @@ fn a_restarted_companion_decides_by_the_rules() {
         create_pods(&pool, &[(0, FIRST)]);
         apply_rewrite(GROUPS[0], &pool, "chat", "blue");
         apply_objective(GROUPS[0], &pool, "urgent", 10);
-        let object =
-            format!("inference_pool: {pool}, namespace: {NAMESPACE}, objectives: true, rewrites: true");
-        let pools = [format!(
-            "- name: chat\n  health: {{path: null}}\n{}  endpoints: {{kubernetes: {{{object}}}}}\n",
-            slots(1)
-        )];
+        let pools = [configured(&pool)];
         let kubeconfig = cluster.kubeconfig("companion", &cluster.server);
         let kubeconfig = kubeconfig.to_str().expect("a path of text").to_owned();
         let document = config("identity: {trust: all}\n", &pools);

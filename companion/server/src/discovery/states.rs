@@ -18,7 +18,7 @@ pub(crate) struct States {
     inner: Arc<Mutex<Inner>>,
     /// Each pool had an answer at some time since the start.
     complete: watch::Sender<bool>,
-    /// Each pool whose rules are discovered had one.
+    /// Each pool whose rules are discovered had an answer at some time since the start.
     rules_known: watch::Sender<bool>,
     metrics: Arc<Metrics>,
 }
