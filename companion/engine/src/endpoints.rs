@@ -90,6 +90,8 @@ pub(crate) struct Endpoints {
     release_after: Option<Duration>,
     /// The endpoints with requests that were asked to end.
     evicting: BTreeSet<EndpointIndex>,
+    /// How often an answer began or a request was served, while the policy had evictions.
+    answered: u64,
     scorer: EndpointScorer,
     first_listed: Option<Instant>,
     dispatching_since: Option<Instant>,
@@ -125,6 +127,7 @@ impl Endpoints {
             abandoned: BTreeSet::new(),
             release_after: None,
             evicting: BTreeSet::new(),
+            answered: 0,
             scorer: EndpointScorer::default(),
             first_listed: None,
             dispatching_since: None,

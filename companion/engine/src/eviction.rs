@@ -2,12 +2,13 @@
 //!
 //! Both are kept only while the policy has evictions. Each event of a request costs one entry at most.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeSet, VecDeque};
 use core::ops::Bound;
 use core::time::Duration;
 
 use crate::arrival::Arrival;
 use crate::ids::{Id as _, JobId};
+use crate::limits::EVICTED_FLOWS_KEPT;
 use crate::time::Instant;
 
 #[derive(Debug, Default)]
@@ -19,6 +20,8 @@ pub(crate) struct Evictions {
     waiting: BTreeSet<(Arrival, JobId)>,
     /// The running requests that may be asked to end, by the number of their start.
     silent: BTreeSet<(u64, JobId)>,
+    /// The flows whose requests were asked to end last, by the hashes of their names; the last one at the end.
+    flows: VecDeque<u64>,
     /// Until then the last one that was asked has time to end; `None`: none was asked.
     blocked_until: Option<Instant>,
 }
@@ -87,6 +90,21 @@ impl Evictions {
     /// A request is asked to end, and has time until then.
     pub(crate) const fn block_until(&mut self, until: Instant) {
         self.blocked_until = Some(until);
+    }
+
+    /// A request of this flow was asked to end.
+    pub(crate) fn took_turn(&mut self, flow: u64) {
+        self.flows.retain(|&other| other != flow);
+        if self.flows.len() >= EVICTED_FLOWS_KEPT {
+            self.flows.pop_front();
+        }
+        self.flows.push_back(flow);
+    }
+
+    /// The flow's place among those whose requests were asked to end: 0 for one of which none was, as far as is remembered, and the most
+    /// for the last one.
+    pub(crate) fn turn(&self, flow: u64) -> usize {
+        self.flows.iter().position(|&other| other == flow).map_or(0, |position| position + 1)
     }
 
     /// Until when the last request that was asked to end has time.

@@ -84,6 +84,11 @@ impl Jobs {
         self.by_request.len()
     }
 
+    /// Requests that run.
+    pub(crate) const fn running_len(&self) -> usize {
+        self.running.len()
+    }
+
     pub(crate) const fn len(&self) -> usize {
         self.all.len()
     }

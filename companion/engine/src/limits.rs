@@ -31,6 +31,11 @@ pub const OVERDUE_TRIED: usize = 4;
 pub const EVICTION_WAIT: Duration = Duration::from_secs(5);
 /// The running requests that are seen for each of them: those that were granted last.
 pub const SILENT_SEEN: usize = 32;
+/// The tenants whose requests were asked to end last, which are remembered so that others take their turns.
+pub const EVICTED_FLOWS_KEPT: usize = 16;
+/// An endpoint that hasn't answered since a request was asked to end there gives up no other one, once its pool has answered so many times as
+/// often as the endpoint should have by its part of the running requests.
+pub const UNANSWERED_TIMES: u64 = 4;
 /// Endpoints in a grant: the first choice and its fallbacks.
 pub const GRANT_ENDPOINTS_MAX: usize = 3;
 /// Flows with state of their own, beside those that the policy names. Further identities share [`OVERFLOW_FLOWS`].

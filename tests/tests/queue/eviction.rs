@@ -101,3 +101,76 @@ fn requests_of_other_bands_stay() {
         assert_eq!(usual.await.expect("answered").status, 200);
     });
 }
+
+#[test]
+fn tenants_take_turns() {
+    run(async {
+        let (gateway, server) = start(3, "sheddable: true, after: 100ms").await;
+        let shed = |tenant: &str| {
+            gateway.spawn(ClientRequest::chat("m", "shed").tenant(tenant).priority("sheddable"))
+        };
+        let patient = shed("patient");
+        let patient_call = server.next().await;
+        let first = shed("eager");
+        let first_call = server.next().await;
+        let second = shed("eager");
+        let second_call = server.next().await;
+        let (mut kept, mut kept_calls) = (Vec::new(), Vec::new());
+        for (evicted, call) in [(second, second_call), (patient, patient_call)] {
+            let urgent = gateway.spawn(critical("urgent"));
+            evicted.await.expect("answered").expect_error(429, "evicted", "evicted");
+            drop(call);
+            server.next().await.answer();
+            assert_eq!(urgent.await.expect("answered").status, 200);
+            // Its place is taken again, by a request that can't be evicted.
+            kept.push(gateway.spawn(ClientRequest::chat("m", "usual")));
+            kept_calls.push(server.next().await);
+        }
+        first_call.answer();
+        assert_eq!(first.await.expect("answered").status, 200);
+    });
+}
+
+#[test]
+fn a_server_that_hangs_gets_no_further_critical_request() {
+    run(async {
+        let servers = [Upstream::scripted().await, Upstream::scripted().await];
+        let keys = format!(
+            "{}  queue: {{credits: 'off'}}\n  eviction: {{sheddable: true, after: 100ms}}\n",
+            slots(2)
+        );
+        let [healthy, hangs] = &servers;
+        let gateway = Gateway::start(&config("", &[pool("chat", "m", &[healthy, hangs], &keys)])).await;
+        let at = |server: &Upstream, ask: ClientRequest| {
+            ask.header("x-gateway-destination-endpoint-subset", &server.address().to_string())
+        };
+        let older = gateway.spawn(at(healthy, sheddable("shed")));
+        let older_call = healthy.next().await;
+        let stays = gateway.spawn(at(hangs, sheddable("shed")));
+        let _silent = hangs.next().await;
+        let usual = gateway.spawn(at(healthy, ClientRequest::chat("m", "usual")));
+        let usual_call = healthy.next().await;
+        let first = gateway.spawn(at(hangs, sheddable("shed")));
+        let first_call = hangs.next().await;
+        // It can't be known yet that the server hangs: the first critical request is lost there.
+        let lost = gateway.spawn(critical("lost"));
+        first.await.expect("answered").expect_error(429, "evicted", "evicted");
+        drop(first_call);
+        let _lost_call = hangs.next().await;
+        usual_call.answer();
+        assert_eq!(usual.await.expect("answered").status, 200);
+        for _ in 0..8 {
+            let usual = gateway.spawn(at(healthy, ClientRequest::chat("m", "usual")));
+            healthy.next().await.answer();
+            assert_eq!(usual.await.expect("answered").status, 200);
+        }
+        let _full = gateway.spawn(at(healthy, ClientRequest::chat("m", "usual")));
+        let _full_call = healthy.next().await;
+        let urgent = gateway.spawn(critical("urgent"));
+        older.await.expect("answered").expect_error(429, "evicted", "evicted");
+        drop(older_call);
+        healthy.next().await.answer();
+        assert_eq!(urgent.await.expect("answered").status, 200);
+        assert!(!stays.is_finished() && !lost.is_finished(), "what is at the other server stays there");
+    });
+}

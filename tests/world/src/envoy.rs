@@ -247,8 +247,9 @@ impl World {
                 }
                 // These Envoys hold no response, and these servers may be silent for ever.
                 Effect::ResumeResponse { .. } | Effect::EndSilentResponse { .. } => {}
-                // The pools of these worlds have no evictions.
-                Effect::Evict { .. } => {}
+                Effect::Evict { context, sequence, reply } => {
+                    self.evict(root, u64::from(context), sequence, &reply);
+                }
                 // These Envoys pass every part of a body at once, so they have received no more.
                 Effect::CountReceived { sequence, .. } => {
                     let reply =

@@ -217,6 +217,35 @@ impl World {
         self.respond(id, pairs, "wasm_fail_stream", "");
     }
 
+    /// The filter ends a stream whose request is at a server, if its worker agrees: Envoy drops the stream's upstream and sends the reply.
+    pub(super) fn evict(&mut self, root: u64, id: u64, sequence: u64, reply: &LocalReply) {
+        let is_evicted = self.call_worker(root, |worker, now| worker.evict(now, sequence, reply.status));
+        if is_evicted != Some(true) {
+            return;
+        }
+        self.note(|| format!("root {root} evicts http {id}"));
+        self.check_answer(reply);
+        let Some(http) = self.http_streams.get_mut(&id) else {
+            return self.fail(|| format!("http {id} is evicted after its end"));
+        };
+        if !http.resumed || http.replied || http.response_started || http.root != root {
+            let http = format!("{http:?}");
+            return self
+                .fail(|| format!("a stream is evicted that waits, or whose answer has begun: {http}"));
+        }
+        http.reply = local_reply_headers(reply);
+        http.replied = true;
+        let (job, child) = (http.job.take(), http.child.take());
+        if let Some(job) = job {
+            self.end_job(job);
+        }
+        if let Some(child) = child {
+            self.close_http_stream(child, "downstream_remote_disconnect");
+        }
+        self.summary.evictions += 1;
+        self.send_local_reply(id);
+    }
+
     /// Envoy tries the next host of the list.
     pub(super) fn try_next_host(&mut self, id: u64) {
         let Some(http) = self.http_streams.get_mut(&id) else {

@@ -26,6 +26,8 @@ pub struct Summary {
     pub credit_admissions: u64,
     /// Requests that were granted above the bound of their server.
     pub extra_grants: u64,
+    /// Requests that were ended at their server for a critical one.
+    pub evictions: u64,
     /// Requests that waited for at least half of their ttl, and whose wait was checked.
     pub full_waits: u64,
     /// Grants beside waiting requests of the same flow that other sessions of the same host had listed, whose order was checked.
@@ -75,6 +77,7 @@ impl Summary {
         self.fallback_admissions += other.fallback_admissions;
         self.credit_admissions += other.credit_admissions;
         self.extra_grants += other.extra_grants;
+        self.evictions += other.evictions;
         self.full_waits += other.full_waits;
         self.orders_on_hosts += other.orders_on_hosts;
         self.reweightings += other.reweightings;
@@ -122,8 +125,8 @@ impl fmt::Display for Summary {
         )?;
         writeln!(
             f,
-            "{} long waits, {} orders on one host, {} weights by reloads, {} requests of named tenants",
-            self.full_waits, self.orders_on_hosts, self.reweightings, self.named_requests
+            "{} evictions, {} long waits, {} orders on one host, {} weights by reloads, {} requests of named tenants",
+            self.evictions, self.full_waits, self.orders_on_hosts, self.reweightings, self.named_requests
         )?;
         writeln!(
             f,

@@ -89,6 +89,7 @@ impl Scenario {
         let mut pools: Vec<PoolScenario> = (0..rng.between(1, 2)).map(|number| pool(number, rng)).collect();
         allow_credit(&mut pools, seed);
         allow_extra_places(&mut pools, seed);
+        allow_evictions(&mut pools, seed);
         let (companions, lease) = replicas(rng);
         // A takeover with missing filters takes several seconds.
         let spans = if lease > 0 { [20, 40, 40, 60, 120] } else { [5, 20, 20, 60, 120] };
@@ -312,6 +313,15 @@ fn allow_extra_places(pools: &mut [PoolScenario], seed: u64) {
         if let Some(bound) = pool.server_bound {
             pool.server_extra = places.above(bound, StockUnit::Requests);
         }
+    }
+}
+
+/// In half of the pools, running sheddable requests end for critical ones that wait. Drawn from a generator of its own, like the credit.
+fn allow_evictions(pools: &mut [PoolScenario], seed: u64) {
+    let rng = &mut Rng::new(seed ^ 0x6576_6963);
+    for pool in pools {
+        let after = Duration::from_millis(rng.choose(&[1, 100, 1_000]));
+        pool.policy.eviction = rng.percent(50).then_some(after);
     }
 }
 

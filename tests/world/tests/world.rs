@@ -27,6 +27,7 @@ fn run_share(share: u64) {
     for (what, count) in [
         ("filters admit requests by credit", sum.credit_admissions),
         ("tenants with nothing running go above the bounds", sum.extra_grants),
+        ("requests are evicted", sum.evictions),
         ("requests wait for long", sum.full_waits),
         ("requests of one flow wait in several sessions of a host over takeovers", sum.orders_on_hosts),
         ("reloads change weights", sum.reweightings),

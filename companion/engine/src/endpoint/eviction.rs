@@ -1,10 +1,31 @@
-//! Whether an endpoint takes a request in the place of one that runs there.
+//! Whether an endpoint takes a request in the place of one that runs there, and whether it would answer it.
 
 use super::Endpoint;
+use crate::limits::UNANSWERED_TIMES;
 use crate::load::Load;
 use crate::policy::{Gate, StockUnit};
 
 impl Endpoint {
+    /// A request is asked to end here, when the pool has answered `answered` times.
+    pub(crate) fn asked_to_end(&mut self, answered: u64) {
+        self.asked_at.get_or_insert(answered);
+    }
+
+    /// The endpoint has answered.
+    pub(crate) fn has_answered(&mut self) {
+        self.asked_at = None;
+    }
+
+    /// A request has made room here, and since then others have answered so often that this endpoint should have, too. `answered`: times that
+    /// the pool has answered; `running`: requests that run in the pool. No clock tells a server that hangs from one that takes long for
+    /// each request: the pool's other servers do.
+    pub(crate) fn owes_an_answer(&self, answered: u64, running: u64) -> bool {
+        self.asked_at.is_some_and(|asked| {
+            let expected = answered.saturating_sub(asked).saturating_mul(self.requests);
+            expected > UNANSWERED_TIMES.saturating_mul(running)
+        })
+    }
+
     /// A request with the load `more` fits here once one with the load `less` has ended, which runs here within the bound.
     pub(crate) fn takes_in_place(&self, more: &Load, less: &Load, gate: Gate) -> bool {
         let within = self.within().saturating_sub(less.in_unit(self.unit));

@@ -20,6 +20,24 @@ impl Endpoints {
         self.list_evicting(index);
     }
 
+    /// A request is asked to end at `index`, for one that will take its place there.
+    pub(crate) fn asked_to_end(&mut self, index: EndpointIndex) {
+        let answered = self.answered;
+        self.all[index].asked_to_end(answered);
+        self.set_evicted(index, true);
+    }
+
+    /// An endpoint has begun an answer, or has served a request.
+    pub(crate) fn note_answer(&mut self, index: EndpointIndex) {
+        self.answered += 1;
+        self.all[index].has_answered();
+    }
+
+    /// [`Endpoint::owes_an_answer`], with `running` requests in the pool.
+    pub(crate) fn owes_an_answer(&self, index: EndpointIndex, running: u64) -> bool {
+        self.all[index].owes_an_answer(self.answered, running)
+    }
+
     /// A request that was asked to end hasn't left its endpoint.
     pub(crate) fn any_evicting(&self) -> bool {
         !self.evicting.is_empty()

@@ -2,8 +2,9 @@
 //! longer than [`crate::Policy::eviction`].
 //!
 //! A critical request that has waited for so long may first take what is free between the bounds of the pool, where waiting requests don't go
-//! otherwise. Only if there is nothing, a request is asked to end: the one that was granted last of those whose place would be of use. One
-//! at a time in a pool, because limits, turns and budgets are judged by what is granted: the next one is asked once the place of the last
+//! otherwise. Only if there is nothing, a request is asked to end: the one that was granted last of those whose place would be of use. Tenants
+//! take turns, because a client that tries again is the last one to be granted each time. A server that has answered nothing since a request made room there
+//! gives up no other one, if the others answer: it may hang, and would swallow one critical request after the other. One at a time in a pool, because limits, turns and budgets are judged by what is granted: the next one is asked once the place of the last
 //! one is free, which it is when its server has ended with it, or after [`EVICTION_WAIT`].
 
 use alloc::vec::Vec;
@@ -14,7 +15,7 @@ use crate::audit::{AuditError, check, check_equal};
 use crate::band::TreeBand;
 use crate::effect::{Effect, Evict};
 use crate::gate::is_over_ceiling;
-use crate::ids::JobId;
+use crate::ids::{EndpointIndex, JobId};
 use crate::input::{Band, RequestId};
 use crate::job::Job;
 use crate::limits::{EVICTION_WAIT, OVERDUE_SEEN, OVERDUE_TRIED, SILENT_SEEN};
@@ -120,10 +121,25 @@ impl Engine {
         }
     }
 
-    /// The request that is asked to end for `id`: the last one to start of those whose place `id` can use.
+    /// The request that is asked to end for `id`: of those whose place `id` can use, one of the tenant whose turn is the longest ago, and the last
+    /// one of it to start.
     fn victim_for(&self, id: JobId) -> Option<JobId> {
         let job = &self.jobs[id];
-        self.evictions.silent().take(SILENT_SEEN).find(|&victim| self.makes_room(victim, job))
+        let mut best: Option<(usize, JobId)> = None;
+        for victim in self.evictions.silent().take(SILENT_SEEN) {
+            let turn = self.evictions.turn(self.flow_hash(victim));
+            if best.is_none_or(|(least, _)| turn < least) && self.makes_room(victim, job) {
+                best = Some((turn, victim));
+                if turn == 0 {
+                    break;
+                }
+            }
+        }
+        best.map(|(_, victim)| victim)
+    }
+
+    fn flow_hash(&self, id: JobId) -> u64 {
+        self.tree.identity_of(self.jobs[id].queued.flow).hashed_name().hash
     }
 
     /// Without `victim`, its endpoint takes `job`. An endpoint that isn't healthy answers nothing, or is probed by this very request: what
@@ -133,8 +149,10 @@ impl Engine {
             return false;
         };
         let endpoint = self.endpoints.at_index(running.endpoint);
-        let is_sound =
-            !endpoint.reserved && endpoint.health.is_healthy() && endpoint.pushback.limit().is_none();
+        let is_sound = !endpoint.reserved
+            && endpoint.health.is_healthy()
+            && endpoint.pushback.limit().is_none()
+            && !self.endpoints.owes_an_answer(running.endpoint, self.jobs.running_len() as u64);
         let may_use = self.tree.may_use(&job.queued, endpoint);
         if !is_sound || !may_use || !self.pool_takes_in_place(job.band, &running.load) {
             return false;
@@ -159,7 +177,8 @@ impl Engine {
         running.load.evicted = 1;
         let (endpoint, start) = (running.endpoint, running.start);
         self.evictions.remove_silent(victim, start);
-        self.endpoints.set_evicted(endpoint, true);
+        self.endpoints.asked_to_end(endpoint);
+        self.evictions.took_turn(self.flow_hash(victim));
         self.evictions.block_until(self.now.after(EVICTION_WAIT));
         let ahead = self.tree.before_next(&self.jobs[victim].queued).requests;
         let expected = self.expected_rate();
@@ -188,6 +207,14 @@ impl Engine {
         self.evictions.remove_silent(id, start);
         if is_evicted {
             self.endpoints.set_evicted(endpoint, false);
+        }
+        self.note_answer(endpoint);
+    }
+
+    /// An answer has begun at `endpoint`, or a request was served there.
+    pub(super) fn note_answer(&mut self, endpoint: EndpointIndex) {
+        if self.evictions.is_on() {
+            self.endpoints.note_answer(endpoint);
         }
     }
 

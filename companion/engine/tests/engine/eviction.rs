@@ -302,3 +302,84 @@ fn nothing_ends_while_the_engine_dispatches_nothing() {
     assert_eq!(harness.advance_to(5.0).handle_timeout(), []);
     assert_eq!(harness.handle(Input::Ready), [Evicted(1)]);
 }
+
+#[test]
+fn tenants_take_turns() {
+    let mut harness = Harness::new(evicting(4), 1);
+    for (id, flow) in [(1, "a"), (2, "b"), (3, "b"), (4, "b")] {
+        harness.register(id, flow, Sheddable);
+    }
+    for id in 10..14 {
+        harness.register(id, "chat", Critical);
+    }
+    let asked = harness.advance_to(1.0).handle_timeout();
+    assert_eq!(asked, [Evicted(4)], "the last to be granted");
+    assert_eq!(harness.handle(ended(4)), [Settled(4, 0), Dispatched(10, 1), Evicted(1)], "not b's again");
+    assert_eq!(harness.handle(ended(1)), [Settled(1, 0), Dispatched(11, 1), Evicted(3)], "a has none left");
+    assert_eq!(harness.handle(ended(3)), [Settled(3, 0), Dispatched(12, 1), Evicted(2)]);
+}
+
+#[test]
+fn a_tenant_that_tries_again_after_an_eviction_is_not_the_next_one() {
+    let mut harness = Harness::new(evicting(2), 1);
+    harness.register(1, "patient", Sheddable);
+    harness.register(2, "eager", Sheddable);
+    harness.register(10, "chat", Critical);
+    assert_eq!(harness.advance_to(1.0).handle_timeout(), [Evicted(2)]);
+    assert_eq!(harness.handle(ended(2)), [Settled(2, 0), Dispatched(10, 1)]);
+    assert_eq!(harness.register(3, "eager", Sheddable), []);
+    assert_eq!(
+        harness.complete(10),
+        [Settled(10, 1), Dispatched(3, 1)],
+        "it is the last to be granted again"
+    );
+    harness.register(11, "chat", Critical);
+    assert_eq!(harness.advance_to(2.0).handle_timeout(), [Evicted(1)]);
+}
+
+/// Two endpoints with four places each, the second full of the sheddable requests 21 to 24, and the critical request 30 in the place of 24, which
+/// was asked to end for it.
+fn after_an_eviction_at_the_second() -> Harness {
+    let mut harness = Harness::new(evicting(4), 2);
+    for id in 21..=24 {
+        harness.handle(Input::Register(restricted(request(id, "batch", Sheddable), &[2])));
+    }
+    for id in 1..=4 {
+        harness.handle(Input::Register(restricted(request(id, "usual", Default), &[1])));
+    }
+    harness.register(30, "chat", Critical);
+    assert_eq!(harness.advance_to(1.0).handle_timeout(), [Evicted(24)]);
+    assert_eq!(harness.handle(ended(24)), [Settled(24, 0), Dispatched(30, 2)]);
+    harness
+}
+
+/// The first endpoint answers so many requests, from 1 on, and takes others in their places.
+fn the_first_answers(harness: &mut Harness, requests: u64) {
+    for id in 1..=requests {
+        assert_eq!(harness.complete(id), [Settled(id, 1)]);
+        let next = Input::Register(restricted(request(id + 4, "usual", Default), &[1]));
+        assert_eq!(harness.handle(next), [Bypassed(id + 4, 1)]);
+    }
+}
+
+#[test]
+fn a_server_that_hangs_swallows_no_further_critical_request() {
+    let mut harness = after_an_eviction_at_the_second();
+    // Half of the running requests are at the second, so it should have given four of these answers.
+    the_first_answers(&mut harness, 9);
+    harness.register(31, "chat", Critical);
+    assert_eq!(harness.advance_to(20.0).handle_timeout(), []);
+    // A single answer shows that it lives.
+    assert_eq!(harness.handle(Input::Begun(RequestId(30))), [Evicted(23)]);
+}
+
+#[test]
+fn a_server_that_takes_long_gives_up_places_while_the_others_have_answered_as_little() {
+    let mut harness = after_an_eviction_at_the_second();
+    the_first_answers(&mut harness, 8);
+    harness.register(31, "chat", Critical);
+    assert_eq!(harness.advance_to(2.0).handle_timeout(), [Evicted(23)]);
+    assert_eq!(harness.handle(ended(23)), [Settled(23, 0), Dispatched(31, 2)]);
+    harness.register(32, "chat", Critical);
+    assert_eq!(harness.advance_to(29.0).handle_timeout(), [Evicted(22)], "time alone says nothing");
+}
