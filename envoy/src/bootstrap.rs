@@ -65,7 +65,7 @@ pub const COMPANION_CLUSTER: &str = "penstock~companion";
 pub const REQUEUE_HOST: &str = "envoy://penstock-requeue/";
 
 /// The filter state of a stream that holds its requeue token, where [`token_keeper`] sets it.
-const REQUEUE_STATE: &str = "penstock.requeue";
+pub(crate) const REQUEUE_STATE: &str = "penstock.requeue";
 
 /// The filter state of that token where the filter sets it, as its property [`penstock_wire::names::REQUEUE_PROPERTY`].
 const REQUEUE_PROPERTY_STATE: &str = "wasm.penstock.requeue";

@@ -11,10 +11,7 @@ use std::time::Duration;
 use penstock_wire::names::{ENDPOINT_HEADER, REFUSED_HEADER, REQUEUE_HEADER, ROUTE_HEADER};
 use serde_json::{Value, json};
 
-use super::{
-    Pool, REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_PROPERTY_STATE, REQUEUE_STATE, Upstream, seconds, socket,
-    upstream,
-};
+use super::{Pool, REQUEUE_LISTENER, REQUEUE_PROPERTY_STATE, Upstream, seconds, socket, upstream};
 use crate::config_source::config_source;
 use crate::limits;
 
@@ -25,6 +22,9 @@ const LISTED_ONLY: &str = "penstock-listed-only";
 /// The requeue listener's value of that key: a route that requires it can use the hosts of its list and then that listener. A
 /// cluster whose requeue listener lacks it has no host for such a route beyond the list.
 const THEN_REQUEUE: &str = "requeue";
+
+/// The metadata of the requeue listener by which an attempt's filters know it, a namespace and a key.
+const IS_REQUEUE: (&str, &str) = ("penstock", "requeue");
 
 /// The metadata key of model servers, which the requeue listener doesn't have.
 const SERVER: &str = "penstock-server";
@@ -61,7 +61,11 @@ pub(super) fn endpoints(pool: &Pool) -> Value {
 /// client can connect.
 pub(crate) fn requeue_host() -> Value {
     let mut host = host(json!({ "envoy_internal_address": { "server_listener_name": REQUEUE_LISTENER } }));
-    host["metadata"] = json!({ "filter_metadata": { "envoy.lb": { LISTED_ONLY: THEN_REQUEUE } } });
+    let (namespace, key) = IS_REQUEUE;
+    host["metadata"] = json!({ "filter_metadata": {
+        "envoy.lb": { LISTED_ONLY: THEN_REQUEUE },
+        namespace: { key: "true" },
+    } });
     host
 }
 
@@ -71,7 +75,7 @@ fn cluster(pool: &Pool) -> Value {
     // Otherwise the router's own filters run. A cluster's take their place.
     if !pool.upstream.headers.is_empty() {
         cluster["typed_extension_protocol_options"][HTTP_OPTIONS]["http_filters"] =
-            http_filters(&pool.upstream);
+            http_filters(&pool.upstream, REQUEUE_PROPERTY_STATE);
     }
     upstream::add_tls(&mut cluster, pool);
     cluster
@@ -96,40 +100,35 @@ pub(crate) fn unbalanced(name: &str, upstream: &Upstream) -> Value {
     })
 }
 
-/// The HTTP filters of an attempt to send a request to a pool with this upstream.
-pub(crate) fn http_filters(upstream: &Upstream) -> Value {
+/// The HTTP filters of an attempt to send a request to a pool with this upstream. `token`: the filter state that keeps the requeue token.
+pub(crate) fn http_filters(upstream: &Upstream, token: &str) -> Value {
     let codec = json!({
         "name": "envoy.filters.http.upstream_codec",
         "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.filters.http.upstream_codec.v3.UpstreamCodec",
         },
     });
-    std::iter::once(internal_headers()).chain(upstream::headers(upstream)).chain([codec]).collect()
+    std::iter::once(internal_headers(token)).chain(upstream::headers(upstream)).chain([codec]).collect()
 }
 
 /// Removes the list from a request once Envoy has chosen a host. If the host is the requeue listener, it restores the requeue
-/// token. Each host after the first learns how the attempt before ended. It runs for each attempt, so an expression costs each request
-/// 5,000 instructions. The load balancer keeps the list for the later attempts.
-fn internal_headers() -> Value {
-    let token = format!(
-        "%CEL(upstream.address == \"{REQUEUE_HOST}\" ? (\"{REQUEUE_PROPERTY_STATE}\" in filter_state ? \
-         filter_state[\"{REQUEUE_PROPERTY_STATE}\"] : filter_state[\"{REQUEUE_STATE}\"]) : \"\")%"
-    );
-    let set = |header: &str, value: &str| {
-        json!({ "append": {
-            "header": { "key": header, "value": value },
-            "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
-        } })
-    };
+/// token, which the filter state `token` keeps. Each host after the first learns how the attempt before ended. The load balancer keeps the list
+/// for the later attempts.
+fn internal_headers(token: &str) -> Value {
+    let set = |header: &str, action: &str, value: &str| json!({ "append": { "header": { "key": header, "value": value }, "append_action": action } });
+    let (namespace, key) = IS_REQUEUE;
     json!({
         "name": "envoy.filters.http.header_mutation",
         "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
             "mutations": { "request_mutations": [
                 { "remove": ROUTE_HEADER },
-                set(REQUEUE_HEADER, &token),
-                // Before the first attempt has ended it has no value, and the header isn't added.
-                set(REFUSED_HEADER, "%RESPONSE_CODE_DETAILS%"),
+                // A header without a value isn't added, so only the requeue listener gets one, and then the token in its place. An expression for
+                // this would cost each request 3,000 instructions more.
+                set(REQUEUE_HEADER, "OVERWRITE_IF_EXISTS_OR_ADD", &format!("%UPSTREAM_METADATA({namespace}:{key})%")),
+                set(REQUEUE_HEADER, "OVERWRITE_IF_EXISTS", &format!("%FILTER_STATE({token}:PLAIN)%")),
+                // Before the first attempt has ended it has no value.
+                set(REFUSED_HEADER, "OVERWRITE_IF_EXISTS_OR_ADD", "%RESPONSE_CODE_DETAILS%"),
             ] },
         },
     })

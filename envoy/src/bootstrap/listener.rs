@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::module::Plugin;
 use super::{
-    REPLACEMENT, REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_STATE, Settings, Upstream, access_log, body_limit,
-    clusters, cors, decompression, local_replies, metadata, routes, seconds, socket,
+    REPLACEMENT, REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_PROPERTY_STATE, REQUEUE_STATE, Settings, Upstream,
+    access_log, body_limit, clusters, cors, decompression, local_replies, metadata, routes, seconds, socket,
 };
 use crate::config_source::config_source;
 use crate::{certificate, limits};
@@ -191,7 +191,8 @@ fn manager(settings: &Settings, stats: &str, place: Place, routes: Value, replac
     let keeper = (!place.routes_requeue && !settings.restarts()).then(token_keeper);
     let mut router = if settings.restarts() { plain_router() } else { router(&plugin) };
     if place.routes_requeue && !settings.restarts() {
-        router["typed_config"]["upstream_http_filters"] = clusters::http_filters(&Upstream::default());
+        router["typed_config"]["upstream_http_filters"] =
+            clusters::http_filters(&Upstream::default(), REQUEUE_PROPERTY_STATE);
     }
     let filters: Vec<Value> = std::iter::once(plugin.http_filter()).chain(keeper).chain([router]).collect();
     json!({

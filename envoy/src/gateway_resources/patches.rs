@@ -111,7 +111,12 @@ fn listed_cluster(gateway: &Gateway, name: &str) -> Vec<Value> {
     if gateway.requeue {
         let options = format!("/typed_extension_protocol_options/{}/http_filters", bootstrap::HTTP_OPTIONS);
         let hosts = json!({ "priority": 1, "lb_endpoints": [bootstrap::requeue_host()] });
-        patches.push(at_path(Kind::Cluster, "add", &options, bootstrap::http_filters(&Upstream::default())));
+        patches.push(at_path(
+            Kind::Cluster,
+            "add",
+            &options,
+            bootstrap::http_filters(&Upstream::default(), bootstrap::REQUEUE_STATE),
+        ));
         patches.push(at_path(Kind::Endpoints, "add", "/endpoints/-", hosts));
     }
     patches
