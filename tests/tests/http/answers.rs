@@ -1,6 +1,7 @@
 //! Token counts in the answers of model servers, wherever they are.
 
 use penstock_tests::gateway::{config, pool, slots};
+use penstock_tests::raw::{self, Raw};
 use penstock_tests::{ClientRequest, Events, Gateway, Upstream, run};
 use serde_json::json;
 
@@ -298,5 +299,38 @@ fn counts_are_asked_for_and_hidden_from_clients_that_did_not_ask() {
         asked.await.expect("answered");
         let page = gateway.metrics().await;
         assert_eq!(page.sum("penstock_answers_estimated_total", &[]), 0.0);
+    });
+}
+
+#[test]
+fn counts_are_asked_for_wherever_the_pieces_of_a_body_begin() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let keys = format!("{}  usage: {{include: true}}\n", slots(1));
+        let gateway = Gateway::start(&config("", &[pool("p", "m", &[&server], &keys)])).await;
+        let mut client = Raw::connect(gateway.address()).await;
+        let long = "x".repeat(100_000);
+        for text in ["hi", &long] {
+            for space in ["", "\r\n", " \t\n "] {
+                let message = json!([{"role": "user", "content": text}]);
+                let body = format!(r#"{space}{{"model":"m","stream":true,"messages":{message}}}{space}"#);
+                // Where the last piece begins, counted from the end: at the closing brace, after it, and before it.
+                for last in [1, 2, 3, 40] {
+                    let (first, last) = body.split_at(body.len() - last);
+                    client.send(raw::post("/v1/chat/completions", "transfer-encoding: chunked\r\n")).await;
+                    for piece in [first, last] {
+                        client.send(format!("{:x}\r\n{piece}\r\n", piece.len())).await;
+                    }
+                    client.send("0\r\n\r\n").await;
+                    let call = server.next().await;
+                    let mut received = call.json();
+                    call.answer();
+                    assert_eq!(client.answer().await.status, 200);
+                    let option = received.as_object_mut().expect("an object").remove("stream_options");
+                    assert_eq!(option, Some(json!({"include_usage": true})), "{space:?}");
+                    assert_eq!(received, json!({"model": "m", "stream": true, "messages": message}));
+                }
+            }
+        }
     });
 }

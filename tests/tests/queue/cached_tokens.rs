@@ -104,6 +104,8 @@ fn a_server_that_was_restarted_in_its_place_has_no_prompt_cached() {
             let seen = seen(&gateway, id).await[2].clone();
             call.answer_with(4_000, 4);
             assert_eq!(answer.await.expect("answered").status, 200);
+            // Whose cache the answer tells of is known once the companion has it.
+            gateway.stock("p", 0).await;
             seen
         };
         assert_eq!(ask("first").await, 0);
