@@ -1,7 +1,7 @@
 //! Imports the configuration of an endpoint picker: `EndpointPickerConfig`, of the Gateway API Inference Extension and of llm-d.
 //!
-//! It stands alone, in a ConfigMap, or as text in the values of a Helm chart. Taken over are flow control, the saturation detector and the
-//! scorers. A picker takes a file whatever is in its plugins, so nothing of them ends the import.
+//! It stands alone, in a ConfigMap, or as text in the values of a Helm chart. Taken over are flow control, the saturation detector, the
+//! scorers, and when prompts are computed apart. A picker takes a file whatever is in its plugins, so nothing of them ends the import.
 
 use std::borrow::Cow;
 
@@ -96,12 +96,23 @@ pub(super) fn import(node: &Node) -> Result<Imported, SourceError> {
     let (order, note) = order(&plugins, band.ordering.as_deref());
     arbitration.pair("order", order, note);
     pool.map("arbitration", arbitration);
-    pool.map("scheduler", scheduler(&plugins, &mut root)?);
+    let apart = Apart::of(&plugins);
+    pool.map("scheduler", scheduler(&plugins, apart.as_ref(), &mut root)?);
+    if let Some(apart) = &apart {
+        pool.map("disaggregation", apart.block());
+    }
     pool.append(comments);
     pool.append(band.comments);
     flow_control.comment_rest(&mut pool, reason);
     for plugin in plugins.0.iter().filter(|plugin| !plugin.is_known()) {
-        pool.comment(format!("The plugin `{}` has no equivalent here", plugin.kind));
+        let kind = &plugin.kind;
+        pool.comment(match (apart.is_some(), plugin.is_of_roles()) {
+            (true, true) => format!("The plugin `{kind}`: roles and `disaggregation` do this here"),
+            (false, true) if kind == "decode-filter" => {
+                format!("The plugin `{kind}`: pods that only compute prompts are no endpoints in `endpoints.kubernetes`")
+            }
+            _ => format!("The plugin `{kind}` has no equivalent here"),
+        });
     }
 
     let mut page = Block::default();
@@ -171,9 +182,82 @@ impl Plugin {
         ) || scorer(&self.kind).is_some()
     }
 
+    /// It chooses servers by their roles, or has prompts computed apart.
+    fn is_of_roles(&self) -> bool {
+        matches!(
+            self.kind.as_str(),
+            "decode-filter"
+                | "prefill-filter"
+                | "disagg-headers-handler"
+                | "prefill-header-handler"
+                | "disagg-profile-handler"
+                | "pd-profile-handler"
+                | "prefix-based-pd-decider"
+                | "always-disagg-pd-decider"
+        )
+    }
+
     fn parameter(&self, key: &str) -> Option<String> {
         let entry = self.parameters.as_ref()?.get(key)?;
         entry.value.scalar().map(|text| text.trim().to_owned())
+    }
+}
+
+/// Prompts are computed by servers of their own.
+struct Apart {
+    decode: String,
+    prefill: String,
+    /// The fewest tokens of such a prompt that aren't cached, and where they are from; `None`: none is computed apart.
+    least: Option<(u64, String)>,
+}
+
+impl Apart {
+    /// What the handler of profiles says, in the first form of its parameters or a later one; `None`: there is none.
+    fn of(plugins: &Plugins) -> Option<Self> {
+        let is_handler = |plugin: &&Plugin| {
+            matches!(plugin.kind.as_str(), "disagg-profile-handler" | "pd-profile-handler")
+        };
+        let handler = plugins.0.iter().find(is_handler)?;
+        let inner = |group: &str, key: &str| {
+            let entry = handler.parameters.as_ref()?.get(group)?.value.get(key)?;
+            entry.value.scalar().map(Cow::into_owned)
+        };
+        let profile = |role: &str, older: &str| {
+            let named = inner("profiles", role).or_else(|| handler.parameter(older));
+            named.filter(|name| !name.is_empty()).unwrap_or_else(|| role.to_owned())
+        };
+        let decider = inner("deciders", "prefill")
+            .or_else(|| handler.parameter("prefillDeciderPluginName"))
+            .or_else(|| handler.parameter("deciderPluginName"))
+            .unwrap_or_else(|| "prefix-based-pd-decider".to_owned());
+        let least = match plugins.kind(&decider) {
+            "prefix-based-pd-decider" => {
+                let tokens = plugins.get(&decider).and_then(|plugin| plugin.parameter("nonCachedTokens"));
+                // 0, the default, is never there.
+                let tokens = tokens.and_then(|text| text.parse::<u64>().ok()).filter(|tokens| *tokens > 0);
+                tokens.map(|tokens| (tokens, format!("from `nonCachedTokens` of `{decider}`")))
+            }
+            "always-disagg-pd-decider" => Some((1, format!("`{decider}`"))),
+            _ => None,
+        };
+        Some(Self {
+            decode: profile("decode", "decodeProfile"),
+            prefill: profile("prefill", "prefillProfile"),
+            least,
+        })
+    }
+
+    fn block(&self) -> Block {
+        let mut block = Block::default();
+        match &self.least {
+            Some((tokens, note)) => block.pair("min_uncached_tokens", tokens.to_string(), note.clone()),
+            None => block.pair("min_uncached_tokens", "null", "there no prompt is computed apart"),
+        }
+        block.comment(
+            "The roles of servers are the label `llm-d.ai/role` of their pods (`endpoints.kubernetes`), or `role` of an endpoint in \
+             `static`. Such a pool needs a fixed `stock.watermark_per_backend`",
+        );
+        block
     }
 }
 
@@ -360,12 +444,18 @@ fn scorer(kind: &str) -> Option<&'static str> {
     }
 }
 
-/// The weights of the first profile.
-fn scheduler(plugins: &Plugins, root: &mut Section<'_>) -> Result<Block, SourceError> {
+/// The weights of the profile that chooses the server that answers: the first one without roles.
+fn scheduler(plugins: &Plugins, apart: Option<&Apart>, root: &mut Section<'_>) -> Result<Block, SourceError> {
     let mut scheduler = Block::default();
     let Some(found) = root.take(&["schedulingProfiles"])? else { return Ok(scheduler) };
-    let mut profiles = found.list()?.iter();
-    let Some(profile) = profiles.next() else { return Ok(scheduler) };
+    let profiles = found.list()?;
+    let name =
+        |profile: &Node| profile.get("name").and_then(|entry| entry.value.scalar()).map(Cow::into_owned);
+    let answers = apart.and_then(|apart| {
+        profiles.iter().position(|profile| name(profile).as_deref() == Some(apart.decode.as_str()))
+    });
+    let chosen = answers.unwrap_or(0);
+    let Some(profile) = profiles.get(chosen) else { return Ok(scheduler) };
     let refs = profile.get("plugins").and_then(|entry| entry.value.items()).unwrap_or_default();
     let mut weights: Vec<(&'static str, f64, String)> = Vec::new();
     for node in refs {
@@ -387,12 +477,16 @@ fn scheduler(plugins: &Plugins, root: &mut Section<'_>) -> Result<Block, SourceE
     for (key, weight, note) in weights {
         scheduler.pair(key, weight.to_string(), note);
     }
-    for profile in profiles {
-        if let Some(name) = profile.get("name").and_then(|entry| entry.value.scalar()) {
-            scheduler.comment(format!(
-                "The profile `{name}` has no equivalent here: a request goes to one server, prefill and decode together"
-            ));
-        }
+    let others = profiles.iter().enumerate().filter(|(index, _)| *index != chosen);
+    for name in others.filter_map(|(_, profile)| name(profile)) {
+        scheduler.comment(match apart {
+            Some(apart) if apart.prefill == name => {
+                format!(
+                    "The profile `{name}`: here the same weights choose the server that computes a prompt"
+                )
+            }
+            _ => format!("The profile `{name}` has no equivalent here"),
+        });
     }
     Ok(scheduler)
 }

@@ -181,6 +181,46 @@ fn configuration_of_a_picker_is_taken_over_alone_in_a_config_map_and_in_helm_val
 }
 
 #[test]
+fn prompts_that_a_picker_has_computed_apart_are_so_here() {
+    let picker = |handler: &str, decider: &str| {
+        format!(
+            "kind: EndpointPickerConfig\nplugins:\n- {{type: disagg-headers-handler}}\n- {{type: queue-scorer}}\n- {{type: prefix-cache-scorer}}\n\
+             - {{type: prefill-filter}}\n- {{type: decode-filter}}\n- {handler}\n- {decider}\nschedulingProfiles:\n\
+             - {{name: prefill, plugins: [{{pluginRef: queue-scorer, weight: 7}}]}}\n\
+             - {{name: decode, plugins: [{{pluginRef: prefix-cache-scorer, weight: 2}}]}}\n\
+             - {{name: encode, plugins: []}}\n"
+        )
+    };
+    let by_prefix = "{type: prefix-based-pd-decider, parameters: {nonCachedTokens: 512}}";
+    for (handler, decider, least) in [
+        (
+            "{type: disagg-profile-handler, parameters: {deciders: {prefill: prefix-based-pd-decider}}}",
+            by_prefix,
+            json!(512),
+        ),
+        (
+            "{type: pd-profile-handler, parameters: {deciderPluginName: prefix-based-pd-decider}}",
+            by_prefix,
+            json!(512),
+        ),
+        ("{type: pd-profile-handler}", "{type: prefix-based-pd-decider}", json!(null)),
+        (
+            "{type: disagg-profile-handler, parameters: {prefillDeciderPluginName: always}}",
+            "{type: always-disagg-pd-decider, name: always}",
+            json!(1),
+        ),
+    ] {
+        let (text, values) = page(Source::Gie, &picker(handler, decider));
+        let expected = [("disaggregation.min_uncached_tokens", least), ("scheduler.prefix", json!(2))];
+        assert_pool(&values, &expected);
+        assert!(values["pools"][0]["scheduler"].get("queue").is_none(), "the weights of `prefill`: {text}");
+        for line in ["The profile `encode` has no equivalent here", "The plugin `prefill-filter`: roles"] {
+            assert!(text.contains(line), "{line} isn't in\n{text}");
+        }
+    }
+}
+
+#[test]
 fn pickers_that_their_own_system_takes_are_taken() {
     let kind = "kind: EndpointPickerConfig\n";
     for (more, expected) in [
