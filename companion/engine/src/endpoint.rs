@@ -87,8 +87,8 @@ pub(crate) struct Endpoint {
     pub(crate) extra_places: ExtraPlaces,
     /// How far its answers confirm the prefixes that it is predicted to have cached.
     pub(crate) cache_trust: CacheTrust,
-    /// How often the pool had answered when a request was asked to end here; `None`: the endpoint has answered since, or none was.
-    asked_at: Option<u64>,
+    /// The answers that the pool had begun when a request was asked to end here; `None`: the endpoint has begun one since, or none was asked.
+    answers_at_eviction: Option<u64>,
 }
 
 impl Endpoint {
@@ -126,7 +126,7 @@ impl Endpoint {
             stats: ServerStats::default(),
             extra_places: ExtraPlaces::NONE,
             cache_trust: CacheTrust::default(),
-            asked_at: None,
+            answers_at_eviction: None,
         };
         endpoint.update_bound(gate);
         endpoint

@@ -90,8 +90,8 @@ pub(crate) struct Endpoints {
     release_after: Option<Duration>,
     /// The endpoints with requests that were asked to end.
     evicting: BTreeSet<EndpointIndex>,
-    /// How often an answer began or a request was served, while the policy had evictions.
-    answered: u64,
+    /// Answers of servers that have begun so far.
+    begun_answers: u64,
     scorer: EndpointScorer,
     first_listed: Option<Instant>,
     dispatching_since: Option<Instant>,
@@ -127,7 +127,7 @@ impl Endpoints {
             abandoned: BTreeSet::new(),
             release_after: None,
             evicting: BTreeSet::new(),
-            answered: 0,
+            begun_answers: 0,
             scorer: EndpointScorer::default(),
             first_listed: None,
             dispatching_since: None,
@@ -304,6 +304,10 @@ impl Endpoints {
     /// A request starts at `id`, listed or not. The returned index is valid until [`Self::ended`].
     pub(crate) fn started(&mut self, id: EndpointId, load: Load, rng: &mut Rng) -> EndpointIndex {
         let index = self.index_or_insert(id);
+        if self.all[index].requests == 0 {
+            let answers = self.begun_answers;
+            self.all[index].restart_missed(answers);
+        }
         self.change_load(index, rng, |endpoint| endpoint.start(load));
         index
     }

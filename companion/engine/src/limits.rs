@@ -33,9 +33,9 @@ pub const EVICTION_WAIT: Duration = Duration::from_secs(5);
 pub const SILENT_SEEN: usize = 32;
 /// The tenants whose requests were asked to end last, which are remembered so that others take their turns.
 pub const EVICTED_FLOWS_KEPT: usize = 16;
-/// An endpoint that hasn't answered since a request was asked to end there gives up no other one, once its pool has answered so many times as
-/// often as the endpoint should have by its part of the running requests.
-pub const UNANSWERED_TIMES: u64 = 4;
+/// So many answers an endpoint may miss after a request was asked to end there. One that runs a part s of the pool's requests has missed n once the
+/// pool has begun n / s answers since then, and the endpoint none.
+pub const MISSED_ANSWERS_MAX: u64 = 4;
 /// Endpoints in a grant: the first choice and its fallbacks.
 pub const GRANT_ENDPOINTS_MAX: usize = 3;
 /// Flows with state of their own, beside those that the policy names. Further identities share [`OVERFLOW_FLOWS`].

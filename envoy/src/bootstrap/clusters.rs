@@ -123,8 +123,9 @@ fn internal_headers(token: &str) -> Value {
             "@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
             "mutations": { "request_mutations": [
                 { "remove": ROUTE_HEADER },
-                // A header without a value isn't added, so only the requeue listener gets one, and then the token in its place. An expression for
-                // this would cost each request 3,000 instructions more.
+                // A header without a value isn't added, so only the requeue listener gets one, and then the token in its place: the mark of
+                // `requeue_host` and this belong together. Without a token the listener would see the mark, which is no token, and refuse.
+                // An expression for all this would cost each request 3,000 instructions more.
                 set(REQUEUE_HEADER, "OVERWRITE_IF_EXISTS_OR_ADD", &format!("%UPSTREAM_METADATA({namespace}:{key})%")),
                 set(REQUEUE_HEADER, "OVERWRITE_IF_EXISTS", &format!("%FILTER_STATE({token}:PLAIN)%")),
                 // Before the first attempt has ended it has no value.

@@ -87,7 +87,7 @@ fn routed() -> Value {
     policy["retry_on"] = "connect-failure,refused-stream,reset,retriable-status-codes".into();
     policy["retriable_status_codes"] = json!(limits::REFUSALS);
     policy["num_retries"] = 1.into();
-    // The token isn't in a header.
+    // The token is in the filter state, so there is no header of it to remove.
     routed["request_headers_to_remove"] = json!([POOL_HEADER]);
     routed
 }

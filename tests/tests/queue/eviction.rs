@@ -156,7 +156,7 @@ fn a_server_that_hangs_gets_no_further_critical_request() {
         let lost = gateway.spawn(critical("lost"));
         first.await.expect("answered").expect_error(429, "evicted", "evicted");
         drop(first_call);
-        let _lost_call = hangs.next().await;
+        let mut lost_call = hangs.next().await;
         usual_call.answer();
         assert_eq!(usual.await.expect("answered").status, 200);
         for _ in 0..8 {
@@ -164,6 +164,11 @@ fn a_server_that_hangs_gets_no_further_critical_request() {
             healthy.next().await.answer();
             assert_eq!(usual.await.expect("answered").status, 200);
         }
+        // A client that gives up shows nothing of the server.
+        lost.abort();
+        lost_call.gone().await;
+        let last = gateway.spawn(at(hangs, sheddable("shed")));
+        let _last_call = hangs.next().await;
         let _full = gateway.spawn(at(healthy, ClientRequest::chat("m", "usual")));
         let _full_call = healthy.next().await;
         let urgent = gateway.spawn(critical("urgent"));
@@ -171,6 +176,6 @@ fn a_server_that_hangs_gets_no_further_critical_request() {
         drop(older_call);
         healthy.next().await.answer();
         assert_eq!(urgent.await.expect("answered").status, 200);
-        assert!(!stays.is_finished() && !lost.is_finished(), "what is at the other server stays there");
+        assert!(!stays.is_finished() && !last.is_finished(), "what is at the other server stays there");
     });
 }

@@ -17,7 +17,7 @@ const AFTER_MIN: Duration = Duration::from_millis(1);
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Eviction {
     /// While nothing but the bounds keeps a critical request that has waited for `after`, a running sheddable request is answered 429 `evicted`
-    /// and leaves its place: of the sheddable requests whose server hasn't begun to respond, the one that was granted last. Tenants take turns. A pool evicts one request at a time.
+    /// and leaves its place: of the sheddable requests whose server hasn't begun to respond, the one that was granted last, of another tenant than the last time if there is one. A pool evicts one request at a time.
     pub(crate) sheddable: bool,
     /// How long a critical request waits, from its arrival, before a sheddable one is evicted for it. At least 1 ms, and less than `queue.ttl`.
     pub(crate) after: PositiveDuration,

@@ -1,28 +1,35 @@
-//! Whether an endpoint takes a request in the place of one that runs there, and whether it would answer it.
+//! Whether an endpoint takes a request in the place of one that runs there, and whether its server would answer it.
 
 use super::Endpoint;
-use crate::limits::UNANSWERED_TIMES;
+use crate::limits::MISSED_ANSWERS_MAX;
 use crate::load::Load;
 use crate::policy::{Gate, StockUnit};
 
 impl Endpoint {
-    /// A request is asked to end here, when the pool has answered `answered` times.
-    pub(crate) fn asked_to_end(&mut self, answered: u64) {
-        self.asked_at.get_or_insert(answered);
+    /// A request is asked to end here. `answers`: those that the pool has begun.
+    pub(crate) fn note_eviction(&mut self, answers: u64) {
+        self.answers_at_eviction.get_or_insert(answers);
     }
 
-    /// The endpoint has answered.
-    pub(crate) fn has_answered(&mut self) {
-        self.asked_at = None;
+    /// The endpoint's server has begun an answer.
+    pub(crate) fn note_answer(&mut self) {
+        self.answers_at_eviction = None;
     }
 
-    /// A request has made room here, and since then others have answered so often that this endpoint should have, too. `answered`: times that
-    /// the pool has answered; `running`: requests that run in the pool. No clock tells a server that hangs from one that takes long for
-    /// each request: the pool's other servers do.
-    pub(crate) fn owes_an_answer(&self, answered: u64, running: u64) -> bool {
-        self.asked_at.is_some_and(|asked| {
-            let expected = answered.saturating_sub(asked).saturating_mul(self.requests);
-            expected > UNANSWERED_TIMES.saturating_mul(running)
+    /// The first request starts here. It can't be blamed for the time before.
+    pub(crate) fn restart_missed(&mut self, answers: u64) {
+        if let Some(at_eviction) = &mut self.answers_at_eviction {
+            *at_eviction = answers;
+        }
+    }
+
+    /// A request was asked to end here, and the endpoint has missed too many answers since then. `answers`: those that the pool has begun;
+    /// `running`: requests that run in the pool. No clock tells a server that hangs from one that takes long for each request: the pool's other
+    /// servers do.
+    pub(crate) fn misses_answers(&self, answers: u64, running: u64) -> bool {
+        self.answers_at_eviction.is_some_and(|at_eviction| {
+            let missed = answers.saturating_sub(at_eviction).saturating_mul(self.requests);
+            missed > MISSED_ANSWERS_MAX.saturating_mul(running)
         })
     }
 

@@ -22,6 +22,7 @@ impl Endpoints {
         rng: &mut Rng,
     ) {
         self.kinds.record(now, answer);
+        self.note_answer(answer);
         if !matches!(answer.result, AnswerResult::Begun | AnswerResult::Left) {
             self.answers += 1;
         }

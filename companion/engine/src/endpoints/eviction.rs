@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use super::Endpoints;
 use crate::endpoint::Endpoint;
 use crate::ids::EndpointIndex;
+use crate::input::{AnswerResult, EndpointAnswer};
 
 impl Endpoints {
     pub(crate) fn at_index(&self, index: EndpointIndex) -> &Endpoint {
@@ -21,21 +22,33 @@ impl Endpoints {
     }
 
     /// A request is asked to end at `index`, for one that will take its place there.
-    pub(crate) fn asked_to_end(&mut self, index: EndpointIndex) {
-        let answered = self.answered;
-        self.all[index].asked_to_end(answered);
+    pub(crate) fn note_eviction(&mut self, index: EndpointIndex) {
+        let answers = self.begun_answers;
+        self.all[index].note_eviction(answers);
         self.set_evicted(index, true);
     }
 
-    /// An endpoint has begun an answer, or has served a request.
-    pub(crate) fn note_answer(&mut self, index: EndpointIndex) {
-        self.answered += 1;
-        self.all[index].has_answered();
+    /// A server has answered.
+    pub(super) fn note_answer(&mut self, answer: &EndpointAnswer) {
+        let begins = match answer.result {
+            AnswerResult::Begun => true,
+            AnswerResult::Served => !answer.has_begun,
+            AnswerResult::Failed(_)
+            | AnswerResult::Rejected(_)
+            | AnswerResult::Refused(_)
+            | AnswerResult::Left => false,
+        };
+        if begins {
+            self.begun_answers += 1;
+            if let Some(&index) = self.indices.get(&answer.endpoint) {
+                self.all[index].note_answer();
+            }
+        }
     }
 
-    /// [`Endpoint::owes_an_answer`], with `running` requests in the pool.
-    pub(crate) fn owes_an_answer(&self, index: EndpointIndex, running: u64) -> bool {
-        self.all[index].owes_an_answer(self.answered, running)
+    /// [`Endpoint::misses_answers`], with `running` requests in the pool.
+    pub(crate) fn misses_answers(&self, index: EndpointIndex, running: u64) -> bool {
+        self.all[index].misses_answers(self.begun_answers, running)
     }
 
     /// A request that was asked to end hasn't left its endpoint.

@@ -2,10 +2,13 @@
 //! longer than [`crate::Policy::eviction`].
 //!
 //! A critical request that has waited for so long may first take what is free between the bounds of the pool, where waiting requests don't go
-//! otherwise. Only if there is nothing, a request is asked to end: the one that was granted last of those whose place would be of use. Tenants
-//! take turns, because a client that tries again is the last one to be granted each time. A server that has answered nothing since a request made room there
-//! gives up no other one, if the others answer: it may hang, and would swallow one critical request after the other. One at a time in a pool, because limits, turns and budgets are judged by what is granted: the next one is asked once the place of the last
-//! one is free, which it is when its server has ended with it, or after [`EVICTION_WAIT`].
+//! otherwise. Only if there is nothing, a request is asked to end. One at a time in a pool, because limits, turns and budgets are judged by
+//! what is granted: the next one is asked once the place of the last one is free, which it is when its server has ended with it, or after
+//! [`EVICTION_WAIT`].
+//!
+//! It is the one that was granted last of those whose place would be of use. Tenants take turns, because a client that tries again is the last
+//! one to be granted each time. An endpoint that hasn't answered since a request was asked to end there is spared while the others answer: its
+//! server may hang, and would swallow one critical request after the other.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -15,7 +18,7 @@ use crate::audit::{AuditError, check, check_equal};
 use crate::band::TreeBand;
 use crate::effect::{Effect, Evict};
 use crate::gate::is_over_ceiling;
-use crate::ids::{EndpointIndex, JobId};
+use crate::ids::JobId;
 use crate::input::{Band, RequestId};
 use crate::job::Job;
 use crate::limits::{EVICTION_WAIT, OVERDUE_SEEN, OVERDUE_TRIED, SILENT_SEEN};
@@ -152,7 +155,7 @@ impl Engine {
         let is_sound = !endpoint.reserved
             && endpoint.health.is_healthy()
             && endpoint.pushback.limit().is_none()
-            && !self.endpoints.owes_an_answer(running.endpoint, self.jobs.running_len() as u64);
+            && !self.endpoints.misses_answers(running.endpoint, self.jobs.running_len() as u64);
         let may_use = self.tree.may_use(&job.queued, endpoint);
         if !is_sound || !may_use || !self.pool_takes_in_place(job.band, &running.load) {
             return false;
@@ -177,7 +180,7 @@ impl Engine {
         running.load.evicted = 1;
         let (endpoint, start) = (running.endpoint, running.start);
         self.evictions.remove_silent(victim, start);
-        self.endpoints.asked_to_end(endpoint);
+        self.endpoints.note_eviction(endpoint);
         self.evictions.took_turn(self.flow_hash(victim));
         self.evictions.block_until(self.now.after(EVICTION_WAIT));
         let ahead = self.tree.before_next(&self.jobs[victim].queued).requests;
@@ -207,14 +210,6 @@ impl Engine {
         self.evictions.remove_silent(id, start);
         if is_evicted {
             self.endpoints.set_evicted(endpoint, false);
-        }
-        self.note_answer(endpoint);
-    }
-
-    /// An answer has begun at `endpoint`, or a request was served there.
-    pub(super) fn note_answer(&mut self, endpoint: EndpointIndex) {
-        if self.evictions.is_on() {
-            self.endpoints.note_answer(endpoint);
         }
     }
 

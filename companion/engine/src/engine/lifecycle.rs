@@ -295,9 +295,6 @@ impl Engine {
             self.endpoints.record_cached(running.endpoint, running.predicted_cached, cached);
         }
         let service = running.charged(service);
-        if served {
-            self.note_answer(running.endpoint);
-        }
         if has_left {
             let (now, Running { endpoint, load, .. }) = (self.now, running);
             self.change_endpoints(|endpoints, rng| endpoints.left(now, endpoint, load, served, rng));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use Band::{Critical, Default, Sheddable};
 use ShortEffect::{Bypassed, Dispatched, Evicted, Settled};
 use penstock_engine::effect::Evict;
-use penstock_engine::input::{Band, Service, Usage};
+use penstock_engine::input::{AnswerResult, Band, EndpointAnswer, Kind, Service, Usage};
 use penstock_engine::policy::{
     BandMode, Bands, Budget, BudgetCalendar, BudgetPeriod, BudgetWindow, CostUnit, ExtraPlaces, FlowGlob,
     Over,
@@ -353,9 +353,25 @@ fn after_an_eviction_at_the_second() -> Harness {
     harness
 }
 
+/// The server of an endpoint has begun to answer, or has served what it had begun.
+fn answered(id: u64, endpoint: u32, result: AnswerResult) -> Input {
+    Input::Answered(EndpointAnswer {
+        request: RequestId(id),
+        endpoint: EndpointId(endpoint),
+        kind: Kind { model_and_path: 1, flow: 1 },
+        sent_ago: Duration::ZERO,
+        result,
+        has_begun: result == AnswerResult::Served,
+        is_hidden: false,
+    })
+}
+
 /// The first endpoint answers so many requests, from 1 on, and takes others in their places.
 fn the_first_answers(harness: &mut Harness, requests: u64) {
     for id in 1..=requests {
+        for result in [AnswerResult::Begun, AnswerResult::Served] {
+            assert_eq!(harness.handle(answered(id, 1, result)), []);
+        }
         assert_eq!(harness.complete(id), [Settled(id, 1)]);
         let next = Input::Register(restricted(request(id + 4, "usual", Default), &[1]));
         assert_eq!(harness.handle(next), [Bypassed(id + 4, 1)]);
@@ -368,9 +384,30 @@ fn a_server_that_hangs_swallows_no_further_critical_request() {
     // Half of the running requests are at the second, so it should have given four of these answers.
     the_first_answers(&mut harness, 9);
     harness.register(31, "chat", Critical);
+    assert_eq!(harness.advance_to(10.0).handle_timeout(), []);
+    // A client that gives up shows nothing of the server, and neither does one that has received comments while it waited.
+    let left = Input::Left { id: RequestId(30), service: Service::Cut(Usage::default()) };
+    assert_eq!(harness.handle(left), [Settled(30, 1), Dispatched(31, 2)]);
+    assert_eq!(harness.handle(Input::Begun(RequestId(31))), []);
+    harness.register(32, "chat", Critical);
     assert_eq!(harness.advance_to(20.0).handle_timeout(), []);
     // A single answer shows that it lives.
-    assert_eq!(harness.handle(Input::Begun(RequestId(30))), [Evicted(23)]);
+    assert_eq!(harness.handle(answered(31, 2, AnswerResult::Begun)), [Evicted(23)]);
+}
+
+#[test]
+fn an_endpoint_where_nothing_ran_has_missed_nothing() {
+    let mut harness = after_an_eviction_at_the_second();
+    for id in 21..24 {
+        harness.handle(ended(id));
+    }
+    harness.handle(ended(30));
+    the_first_answers(&mut harness, 9);
+    for id in 25..=28 {
+        harness.handle(Input::Register(restricted(request(id, "batch", Sheddable), &[2])));
+    }
+    harness.register(31, "chat", Critical);
+    assert_eq!(harness.advance_to(3.0).handle_timeout(), [Evicted(28)]);
 }
 
 #[test]
