@@ -1,6 +1,6 @@
 //! Both sides of evictions: the critical requests that wait, and the running sheddable requests that may be asked to end for them.
 //!
-//! Both are kept only while the policy has evictions. Each event of a request costs one entry at most.
+//! It also remembers whose turn it was. Both sides are kept only while the policy has evictions. Each event of a request costs one entry at most.
 
 use alloc::collections::{BTreeSet, VecDeque};
 use core::ops::Bound;

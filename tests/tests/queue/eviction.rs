@@ -141,16 +141,16 @@ fn a_server_that_hangs_gets_no_further_critical_request() {
         );
         let [healthy, hangs] = &servers;
         let gateway = Gateway::start(&config("", &[pool("chat", "m", &[healthy, hangs], &keys)])).await;
-        let at = |server: &Upstream, ask: ClientRequest| {
+        let sent_to = |server: &Upstream, ask: ClientRequest| {
             ask.header("x-gateway-destination-endpoint-subset", &server.address().to_string())
         };
-        let older = gateway.spawn(at(healthy, sheddable("shed")));
+        let older = gateway.spawn(sent_to(healthy, sheddable("shed")));
         let older_call = healthy.next().await;
-        let stays = gateway.spawn(at(hangs, sheddable("shed")));
+        let stays = gateway.spawn(sent_to(hangs, sheddable("shed")));
         let _silent = hangs.next().await;
-        let usual = gateway.spawn(at(healthy, ClientRequest::chat("m", "usual")));
+        let usual = gateway.spawn(sent_to(healthy, ClientRequest::chat("m", "usual")));
         let usual_call = healthy.next().await;
-        let first = gateway.spawn(at(hangs, sheddable("shed")));
+        let first = gateway.spawn(sent_to(hangs, sheddable("shed")));
         let first_call = hangs.next().await;
         // It can't be known yet that the server hangs: the first critical request is lost there.
         let lost = gateway.spawn(critical("lost"));
@@ -160,16 +160,16 @@ fn a_server_that_hangs_gets_no_further_critical_request() {
         usual_call.answer();
         assert_eq!(usual.await.expect("answered").status, 200);
         for _ in 0..8 {
-            let usual = gateway.spawn(at(healthy, ClientRequest::chat("m", "usual")));
+            let usual = gateway.spawn(sent_to(healthy, ClientRequest::chat("m", "usual")));
             healthy.next().await.answer();
             assert_eq!(usual.await.expect("answered").status, 200);
         }
         // A client that gives up shows nothing of the server.
         lost.abort();
         lost_call.gone().await;
-        let last = gateway.spawn(at(hangs, sheddable("shed")));
+        let last = gateway.spawn(sent_to(hangs, sheddable("shed")));
         let _last_call = hangs.next().await;
-        let _full = gateway.spawn(at(healthy, ClientRequest::chat("m", "usual")));
+        let _full = gateway.spawn(sent_to(healthy, ClientRequest::chat("m", "usual")));
         let _full_call = healthy.next().await;
         let urgent = gateway.spawn(critical("urgent"));
         older.await.expect("answered").expect_error(429, "evicted", "evicted");

@@ -209,10 +209,11 @@ struct Apart {
     prefill: String,
     /// The fewest tokens of such a prompt that aren't cached, and where they are from; `None`: none is computed apart.
     least: Option<(u64, String)>,
+    decider: String,
 }
 
 impl Apart {
-    /// What the handler of profiles says, in the first form of its parameters or a later one; `None`: there is none.
+    /// Reads the parameters of `disagg-profile-handler` or `pd-profile-handler`, in any of their forms; `None`: no such plugin is listed.
     fn of(plugins: &Plugins) -> Option<Self> {
         let is_handler = |plugin: &&Plugin| {
             matches!(plugin.kind.as_str(), "disagg-profile-handler" | "pd-profile-handler")
@@ -244,6 +245,7 @@ impl Apart {
             decode: profile("decode", "decodeProfile"),
             prefill: profile("prefill", "prefillProfile"),
             least,
+            decider: plugins.kind(&decider).to_owned(),
         })
     }
 
@@ -251,7 +253,14 @@ impl Apart {
         let mut block = Block::default();
         match &self.least {
             Some((tokens, note)) => block.pair("min_uncached_tokens", tokens.to_string(), note.clone()),
-            None => block.pair("min_uncached_tokens", "null", "there no prompt is computed apart"),
+            None if self.decider == "prefix-based-pd-decider" => {
+                block.pair(
+                    "min_uncached_tokens",
+                    "null",
+                    "`nonCachedTokens` is 0: no prompt is computed apart",
+                );
+            }
+            None => block.pair("min_uncached_tokens", "null", format!("`{}` isn't known here", self.decider)),
         }
         block.comment(
             "The roles of servers are the label `llm-d.ai/role` of their pods (`endpoints.kubernetes`), or `role` of an endpoint in \
