@@ -255,6 +255,27 @@ impl Gateway {
         self.pages.stock(pool, count).await;
     }
 
+    /// What the companion says of a request: `/requests/{id}`. Waits until it knows of it: what a filter granted by credit it tells later,
+    /// maybe after the client has its answer.
+    pub async fn request(&self, id: &str) -> Value {
+        self.request_once(id, |_| true).await
+    }
+
+    /// What the companion says of a request that has ended. Waits for that: a client has its answer before the companion counts it.
+    pub async fn ended_request(&self, id: &str) -> Value {
+        self.request_once(id, |request| request["state"] == "ended").await
+    }
+
+    async fn request_once(&self, id: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+        let path = format!("/requests/{id}");
+        until(&path, || async {
+            let answer = self.get(&path).await?;
+            let found = answer.json();
+            if answer.status == 200 && is_it(&found) { Ok(found) } else { Err(answer.text()) }
+        })
+        .await
+    }
+
     /// Sends a request and waits for the whole answer.
     ///
     /// # Panics

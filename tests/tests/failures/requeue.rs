@@ -282,7 +282,7 @@ fn requeued_request_that_expires_says_so_everywhere() {
         };
         answer.expect_error(503, "queue_timeout", "expired_ttl");
         expect_once(&answer);
-        let shown = gateway.get("/requests/late").await.expect("it answers").json();
+        let shown = gateway.ended_request("late").await;
         assert_eq!((&shown["state"], &shown["outcome"]), (&json!("ended"), &json!("expired_ttl")), "{shown}");
         let attempts = server.total() as u64;
         assert_eq!(shown["requeues"], attempts, "as often as it was cut: {shown}");

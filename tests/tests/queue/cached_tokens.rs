@@ -30,9 +30,7 @@ fn asks(letter: char, id: &str) -> ClientRequest {
 
 /// The class of a request, and its tokens of prompt and cache.
 async fn seen(gateway: &Gateway, id: &str) -> Value {
-    let answer = gateway.get(&format!("/requests/{id}")).await.expect("it answers");
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    let request = answer.json();
+    let request = gateway.request(id).await;
     json!([request["class"], request["tokens"]["prompt"], request["tokens"]["cached"]])
 }
 

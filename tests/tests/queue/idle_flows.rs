@@ -37,7 +37,7 @@ fn a_tenant_with_nothing_running_need_not_wait_and_its_request_says_so() {
         let small = gateway.spawn(ask("small"));
         let call = server.next().await;
         assert_eq!(call.text(), "small");
-        let shown = gateway.get("/requests/small").await.expect("it answers").json();
+        let shown = gateway.request("small").await;
         assert_eq!((&shown["extra"], &shown["outcome"]), (&Value::Bool(true), &"bypassed".into()), "{shown}");
         assert!(shown["why"].to_string().contains("stock.extra_for_idle_flows"), "{shown}");
         assert!((extra_stock(&gateway).await - 1.0).abs() < 1e-9);
@@ -63,7 +63,7 @@ fn a_tenant_with_nothing_running_need_not_wait_and_its_request_says_so() {
         let log = gateway.process.log();
         let line = log.lines().find(|line| line.contains("request decided") && line.contains("small"));
         assert!(line.is_some_and(|line| line.contains("extra=true")), "{line:?}");
-        let ended = gateway.get("/requests/small").await.expect("it answers").json();
+        let ended = gateway.ended_request("small").await;
         assert_eq!((&ended["state"], &ended["extra"]), (&"ended".into(), &Value::Bool(true)), "{ended}");
         drop((next, above, names));
     });

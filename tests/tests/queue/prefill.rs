@@ -49,7 +49,7 @@ fn an_imported_policy_holds_requests_until_the_first_token_of_an_answer() {
         let call = server.next().await;
         let second = gateway.spawn(asks('b', "second"));
         gateway.waiting("dynamo", 1).await;
-        let held = gateway.get("/requests/second").await.expect("it answers").json();
+        let held = gateway.request("second").await;
         assert_eq!(held["class"], "every");
         let why = held["why"].as_str().unwrap_or_default();
         assert!(why.contains("above its prefill threshold"), "{held}");

@@ -3,16 +3,9 @@
 use std::process::Output;
 
 use penstock_tests::gateway::{config, pool, slots};
-use penstock_tests::wait::until;
 use penstock_tests::{ClientRequest, Gateway, Upstream, binary, run};
 use serde_json::{Value, json};
 use tokio::process::Command;
-
-async fn request(gateway: &Gateway, id: &str) -> Value {
-    let answer = gateway.get(&format!("/requests/{id}")).await.expect("it answers");
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    answer.json()
-}
 
 fn named(model: &str, id: &str) -> ClientRequest {
     ClientRequest::chat(model, id).header("x-request-id", id).tenant("acme")
@@ -27,7 +20,7 @@ fn request_is_shown_from_its_arrival_until_a_minute_after_its_end() {
 
         let first = gateway.spawn(named("m", "first"));
         let call = server.next().await;
-        let runs = request(&gateway, "first").await;
+        let runs = gateway.request("first").await;
         let summary =
             |found: &Value| ["state", "outcome", "pool", "band", "flow"].map(|key| found[key].clone());
         assert_eq!(json!(summary(&runs)), json!(["running", "bypassed", "p", "default", "acme"]));
@@ -38,20 +31,20 @@ fn request_is_shown_from_its_arrival_until_a_minute_after_its_end() {
         gateway.waiting("p", 1).await;
         let third = gateway.spawn(named("m", "third").priority("critical"));
         gateway.waiting("p", 2).await;
-        let waits = request(&gateway, "second").await;
+        let waits = gateway.request("second").await;
         assert_eq!(json!(summary(&waits)), json!(["waiting", null, "p", "default", "acme"]));
         assert_eq!(waits["position"], 2);
         assert!(waits["estimate_ms"].as_u64() >= Some(1_000), "{waits}");
         assert!(waits["tag"].is_number(), "{waits}");
         let why = "the gate is full: stock 1 of 1; the next request is granted below that; requests before it: 1 (1 more critical)";
         assert_eq!(waits["why"], why);
-        assert_eq!(request(&gateway, "third").await["position"], 1);
+        assert_eq!(gateway.request("third").await["position"], 1);
 
         // The flow has room for two waiting requests in the band: the fourth request finds room, the fifth none.
         let fourth = gateway.spawn(named("m", "fourth"));
         gateway.waiting("p", 3).await;
         assert_eq!(gateway.send(named("m", "fifth")).await.code(), "flow_capacity");
-        let refused = request(&gateway, "fifth").await;
+        let refused = gateway.request("fifth").await;
         assert_eq!(
             json!(summary(&refused)),
             json!(["ended", "rejected_flow_capacity", "p", "default", "acme"])
@@ -67,11 +60,7 @@ fn request_is_shown_from_its_arrival_until_a_minute_after_its_end() {
         for answer in [first, second, third, fourth] {
             assert_eq!(answer.await.expect("answered").status, 200);
         }
-        let ended = until("the end of `second` is known", || async {
-            let found = request(&gateway, "second").await;
-            if found["state"] == "ended" { Ok(found) } else { Err(found.to_string()) }
-        })
-        .await;
+        let ended = gateway.ended_request("second").await;
         assert_eq!(ended["outcome"], "dispatched");
         assert_eq!(ended["endpoint"], server.address().to_string());
         assert!(ended["why"].as_str().is_some_and(|why| why.contains("was answered 200")), "{ended}");

@@ -58,7 +58,7 @@ fn a_request_of_more_sequences_than_the_bound_runs_alone() {
         let running = server.next().await;
         let large = gateway.spawn(choices("large", 64).header("x-request-id", "large"));
         gateway.waiting("chat", 1).await;
-        let why = gateway.get("/requests/large").await.expect("it answers").json();
+        let why = gateway.request("large").await;
         assert!(why["why"].to_string().contains("64 sequences"), "{why}");
         running.answer();
         let running = server.next().await;
