@@ -110,15 +110,25 @@ fn require_pools(schema: &mut schemars::Schema) {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Shutdown {
-    /// What happens to queued requests.
-    pub(crate) queued: Queued,
+    /// What happens to queued requests. The default is `hand_over` with `picker.listen`: gateways can't keep the requests of an endpoint
+    /// picker for later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) queued: Option<Queued>,
     /// The time that running requests have to finish.
     pub(crate) drain: PositiveDuration,
 }
 
 impl Default for Shutdown {
     fn default() -> Self {
-        Self { queued: Queued::Reject, drain: millis(30_000) }
+        Self { queued: None, drain: millis(30_000) }
+    }
+}
+
+impl Shutdown {
+    /// `queued`, or its default.
+    pub(crate) fn queued(&self, picker: &Picker) -> Queued {
+        let default = if picker.listen.is_some() { Queued::HandOver } else { Queued::Reject };
+        self.queued.unwrap_or(default)
     }
 }
 
@@ -179,11 +189,11 @@ impl TryFrom<Document> for Config {
             replicas: replicas.transpose()?,
             listen: raw.listen.checked()?,
             tls: raw.tls,
+            queued: raw.shutdown.queued(&raw.picker),
             picker: raw.picker,
             admin: raw.admin.checked()?,
             identity: raw.identity.checked()?,
             paths: raw.paths.checked()?,
-            queued: raw.shutdown.queued,
             drain: raw.shutdown.drain.0,
             startup_wait: raw.startup_wait.0,
             body_bytes: raw.limits.body_bytes.0,

@@ -121,8 +121,8 @@ pub enum Queued {
     /// Queued requests are answered 503, and running ones may finish.
     Reject,
     /// The companion ends at once. Queued and running requests stay in Envoy for the next companion, which must start within
-    /// `companion_down.hold`. With `picker.listen`, the companion ends when the requests that run through the picker have ended, at most
-    /// `shutdown.drain` later.
+    /// `companion_down.hold`. With `picker.listen`, the companion ends when the requests that wait or run through the picker have ended, at
+    /// most `shutdown.drain` later: with `replicas` by the decisions of the next leader, without by its own.
     HandOver,
 }
 

@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use super::keys;
 
 /// Defaults that follow from other keys, so that the types don't have them: the type, the key and the default as JSON.
-const DERIVED_DEFAULTS: [(&str, &str, &str); 3] = [
+const DERIVED_DEFAULTS: [(&str, &str, &str); 4] = [
     ("Identity", "trust", "\"all\""),
+    ("Shutdown", "queued", "\"reject\""),
     ("Scrape", "stale_after", "\"5s\""),
     ("Stock", "watermark_per_backend", "2"),
 ];

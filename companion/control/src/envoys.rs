@@ -9,19 +9,39 @@ use crate::ids::{Door, EnvoyId, Epoch};
 #[derive(Debug, Default)]
 pub(crate) struct Envoys(HashMap<EnvoyId, Contexts>);
 
-/// The root contexts of one Envoy.
+/// The root contexts of one Envoy, by the door of their requests.
 #[derive(Clone, Copy, Debug, Default)]
 struct Contexts {
-    count: usize,
     /// Those of filters, which can follow another leader.
-    filters: u32,
-    /// As in [`KnownEnvoy::digest`], of filters.
+    filters: Group,
+    /// Those of this companion's own endpoint picker, which follow another leader if this companion ends as planned.
+    pickers: Group,
+}
+
+/// Root contexts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Group {
+    count: u32,
+    /// As in [`KnownEnvoy::digest`].
     digest: u64,
 }
 
 /// The number of a root context in [`KnownEnvoy::digest`].
 pub(crate) const fn digest(epoch: Epoch) -> u64 {
     epoch.high ^ epoch.low
+}
+
+impl Contexts {
+    const fn of(&mut self, door: Door) -> &mut Group {
+        match door {
+            Door::Filter => &mut self.filters,
+            Door::Picker => &mut self.pickers,
+        }
+    }
+
+    const fn count(&self) -> usize {
+        self.filters.count as usize + self.pickers.count as usize
+    }
 }
 
 impl Envoys {
@@ -32,9 +52,19 @@ impl Envoys {
 
     /// The Envoys with filters, by process, in no order. Root contexts that don't know their process are one entry.
     pub(crate) fn known(&self) -> Vec<KnownEnvoy> {
+        self.by_process(|contexts| contexts.filters)
+    }
+
+    /// The workers of this companion's own endpoint picker.
+    pub(crate) fn known_pickers(&self) -> Vec<KnownEnvoy> {
+        self.by_process(|contexts| contexts.pickers)
+    }
+
+    fn by_process(&self, group: impl Fn(&Contexts) -> Group) -> Vec<KnownEnvoy> {
         let mut unknown = KnownEnvoy { envoy: 0, contexts: 0, digest: 0 };
         let mut known = Vec::with_capacity(self.0.len());
-        for (envoy, &Contexts { filters: contexts, digest, .. }) in &self.0 {
+        for (envoy, contexts) in &self.0 {
+            let Group { count: contexts, digest } = group(contexts);
             match envoy.process() {
                 _ if contexts == 0 => {}
                 0 => {
@@ -51,12 +81,9 @@ impl Envoys {
     }
 
     pub(crate) fn add_context(&mut self, envoy: EnvoyId, epoch: Epoch, door: Door) {
-        let contexts = self.0.entry(envoy).or_default();
-        contexts.count += 1;
-        if door == Door::Filter {
-            contexts.filters += 1;
-            contexts.digest = contexts.digest.wrapping_add(digest(epoch));
-        }
+        let group = self.0.entry(envoy).or_default().of(door);
+        group.count += 1;
+        group.digest = group.digest.wrapping_add(digest(epoch));
     }
 
     /// `true` if it was the last root context of the Envoy.
@@ -64,12 +91,10 @@ impl Envoys {
         let Some(contexts) = self.0.get_mut(&envoy) else {
             return false;
         };
-        contexts.count -= 1;
-        if door == Door::Filter {
-            contexts.filters -= 1;
-            contexts.digest = contexts.digest.wrapping_sub(digest(epoch));
-        }
-        let is_last = contexts.count == 0;
+        let group = contexts.of(door);
+        group.count -= 1;
+        group.digest = group.digest.wrapping_sub(digest(epoch));
+        let is_last = contexts.count() == 0;
         if is_last {
             self.0.remove(&envoy);
         }
@@ -78,6 +103,6 @@ impl Envoys {
 
     /// The number of an Envoy's root contexts.
     pub(crate) fn contexts(&self, envoy: EnvoyId) -> usize {
-        self.0.get(&envoy).copied().unwrap_or_default().count
+        self.0.get(&envoy).map_or(0, Contexts::count)
     }
 }

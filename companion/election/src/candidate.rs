@@ -113,7 +113,7 @@ impl Candidate {
             Input::Reported(Report::Wanted) => self.wanted = true,
             Input::Reported(Report::Superseded { term }) => self.superseded(term),
             Input::Reported(Report::Unfollowed { term }) => self.unfollowed(now, term),
-            Input::Reported(Report::Known { term, envoys }) => self.known(term, envoys),
+            Input::Reported(Report::Known { term, envoys, pickers }) => self.known(term, envoys, pickers),
             Input::Yield { to } => self.yield_to(now, &to),
             Input::Resign if self.phase == Phase::Running => {
                 self.phase = Phase::Resigning;
@@ -348,12 +348,13 @@ impl Candidate {
         }
     }
 
-    fn known(&mut self, term: u64, mut envoys: Vec<KnownEnvoy>) {
+    fn known(&mut self, term: u64, mut envoys: Vec<KnownEnvoy>, pickers: Vec<KnownEnvoy>) {
         if let Some(leading) = &mut self.leading
             && term >= leading.first_term
         {
             envoys.truncate(ENVOYS_MAX);
             leading.record.envoys = envoys;
+            leading.record.pickers = pickers;
             leading.record.taking_over_from = None;
             leading.is_complete = true;
         }

@@ -89,6 +89,8 @@ pub enum Report {
         term: u64,
         /// The Envoys with sessions here.
         envoys: Vec<KnownEnvoy>,
+        /// The workers of the companion's own endpoint picker.
+        pickers: Vec<KnownEnvoy>,
     },
 }
 

@@ -7,10 +7,10 @@ pub enum Availability {
     Ready,
     /// It takes requests, and they wait. A gateway that has a choice should ask another picker.
     Unready,
-    /// Another companion leads, or none: nothing can be decided here. New streams are refused, and those that wait are ended, so that their
-    /// gateways decide about their requests.
+    /// Another companion leads, or none: new streams are refused. About those that are here, the leader decides, with whom the workers open
+    /// sessions as filters do.
     Standby,
 }
 
-/// Why a standby ends a stream.
+/// Why a standby refuses a stream.
 pub(crate) const STANDS_BY: &str = "another companion is the endpoint picker";

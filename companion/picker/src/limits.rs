@@ -1,5 +1,7 @@
 //! All limits of the picker.
 
+use std::time::Duration;
+
 /// Threads that decide, each with a filter core and a session of its own.
 pub(crate) const WORKERS_MAX: usize = 4;
 /// Events that wait for one worker. A gateway that sends more waits.
@@ -29,5 +31,7 @@ pub(crate) const STREAM_WINDOW: u32 = 1 << 20;
 pub(crate) const CONNECTION_WINDOW: u32 = 64 << 20;
 /// Frames of a session that wait for the companion, or for the worker.
 pub(crate) const FRAMES: usize = 4_096;
+/// How long a companion without streams that leaves waits until its workers follow the next leader.
+pub(crate) const FOLLOW_MAX: Duration = Duration::from_secs(1);
 /// Connections that wait for their worker.
 pub(crate) const CONNECTIONS: usize = 1_024;

@@ -22,14 +22,14 @@ struct Unread {
 /// Takes answers. The stream ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    answers: mpsc::UnboundedSender<Result<ProcessingResponse, Status>>,
+    answers: mpsc::UnboundedSender<ProcessingResponse>,
     unread: Arc<Unread>,
 }
 
 /// The answers, for the gateway.
 #[derive(Debug)]
 pub(crate) struct Answers {
-    answers: mpsc::UnboundedReceiver<Result<ProcessingResponse, Status>>,
+    answers: mpsc::UnboundedReceiver<ProcessingResponse>,
     unread: Arc<Unread>,
     /// Dropped with the answers.
     _open: mpsc::Sender<()>,
@@ -54,15 +54,6 @@ pub(crate) fn new() -> (Outbox, Answers, Pace) {
 impl Outbox {
     /// Sends an answer. On a stream that has ended, it is lost.
     pub(crate) fn send(&self, answer: ProcessingResponse) {
-        self.push(Ok(answer));
-    }
-
-    /// Ends the stream with an error, so that the gateway decides about its request.
-    pub(crate) fn fail(&self, status: Status) {
-        self.push(Err(status));
-    }
-
-    fn push(&self, answer: Result<ProcessingResponse, Status>) {
         self.unread.count.fetch_add(1, Ordering::Relaxed);
         // The worker learns of the end of the stream by an event.
         let _: Result<(), _> = self.answers.send(answer);
@@ -79,7 +70,7 @@ impl Stream for Answers {
         {
             self.unread.has_fallen.notify_one();
         }
-        answer
+        answer.map(|answer| answer.map(Ok))
     }
 }
 

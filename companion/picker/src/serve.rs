@@ -24,8 +24,8 @@ use crate::availability::Availability;
 use crate::certificate::{self, Certificate};
 use crate::generated::external_processor_server::{ExternalProcessorServer, SERVICE_NAME};
 use crate::limits::{
-    CONNECTION_STREAMS_MAX, CONNECTION_WINDOW, CONNECTIONS, EVENTS, MESSAGE_OVERHEAD, RESET_STREAMS_MAX,
-    STREAM_WINDOW, WORKERS_MAX,
+    CONNECTION_STREAMS_MAX, CONNECTION_WINDOW, CONNECTIONS, EVENTS, FOLLOW_MAX, MESSAGE_OVERHEAD,
+    RESET_STREAMS_MAX, STREAM_WINDOW, WORKERS_MAX,
 };
 use crate::service::Service;
 use crate::sessions::{NewSession, Sessions};
@@ -60,8 +60,11 @@ pub struct Settings {
     pub health: Option<TcpListener>,
     /// `None`: gateways connect in plain text.
     pub certificate: Option<Certificate>,
-    /// Takes the sessions that workers open with the companion.
+    /// Takes the sessions that workers open with companions.
     pub companion: mpsc::Sender<NewSession>,
+    /// The companion leaves its requests to the next leader, which waits until the workers have told what they run. So each opens a session
+    /// there before the picker ends, also without streams.
+    pub leaves: watch::Receiver<bool>,
     /// Whether gateways should ask this picker.
     pub availability: watch::Receiver<Availability>,
 }
@@ -89,11 +92,13 @@ pub enum Error {
 /// When a thread can't start, or a transport fails.
 pub async fn serve(settings: Settings, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
     let (mut reporter, health_service) = tonic_health::server::health_reporter();
-    let health = Routes::new(health_service);
     let count = std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX);
     let shared = Shared::default();
     let availability = connected(settings.availability, shared.connected(), count);
+    let following = shared.following();
     let reporting = essential::spawn(NAME, report_health(reporter.clone(), availability.clone()));
+    let checks =
+        settings.health.map(|listener| essential::spawn(NAME, check(listener, availability.clone())));
     let (end, ending) = watch::channel(false);
     let tls = Tls::new(settings.certificate.as_ref())?;
     let body_bytes = usize::try_from(settings.policy.body_bytes_max).unwrap_or(usize::MAX);
@@ -104,7 +109,7 @@ pub async fn serve(settings: Settings, shutdown: impl Future<Output = ()>) -> Re
         shared,
         companion: settings.companion,
         availability,
-        health: health.clone(),
+        health: Routes::new(health_service),
         tls,
         message_bytes: body_bytes.saturating_add(MESSAGE_OVERHEAD),
     };
@@ -127,11 +132,6 @@ pub async fn serve(settings: Settings, shutdown: impl Future<Output = ()>) -> Re
             essential::spawn(NAME, accept(door.listener, workers, ended(ending.clone())))
         });
     let accepting: Vec<_> = accepting.collect();
-    let checks = settings.health.map(|listener| {
-        let server = Server::builder().add_routes(health);
-        let incoming = TcpListenerStream::new(listener);
-        essential::spawn(NAME, server.serve_with_incoming_shutdown(incoming, ended(ending)))
-    });
     shutdown.await;
     end.send_replace(true);
     join_all(accepting).await;
@@ -140,14 +140,28 @@ pub async fn serve(settings: Settings, shutdown: impl Future<Output = ()>) -> Re
     for service in [LIVENESS, READINESS, SERVICE_NAME] {
         reporter.clear_service_status(service).await;
     }
+    let mut ends = Vec::new();
     for thread in threads {
-        thread.ended().await?;
+        ends.extend(thread.served().await?);
     }
-    // The process ends: health checks may be cut.
+    if *settings.leaves.borrow() {
+        follow(following, count).await;
+    }
+    join_all(ends.into_iter().map(End::end)).await;
+    // Until here they say that nobody should ask this picker. The process ends: they may be cut.
     if let Some(checks) = checks {
         checks.abort();
     }
     Ok(())
+}
+
+/// Returns when all workers follow the next leader, or soon after.
+async fn follow(mut following: watch::Receiver<usize>, workers: usize) {
+    // An error means that the workers are gone.
+    let all = following.wait_for(|count| *count >= workers);
+    if tokio::time::timeout(FOLLOW_MAX, all).await.is_err() {
+        tracing::debug!("endpoint picker: no next leader was found within {FOLLOW_MAX:?}");
+    }
 }
 
 /// Returns when the picker is to end.
@@ -196,6 +210,17 @@ fn connected(
         }
     });
     receiver
+}
+
+/// Answers health checks at a port of their own, until it is aborted.
+async fn check(
+    listener: TcpListener,
+    availability: watch::Receiver<Availability>,
+) -> Result<(), tonic::transport::Error> {
+    let (reporter, service) = tonic_health::server::health_reporter();
+    let server = Server::builder().add_service(service);
+    let serving = server.serve_with_incoming(TcpListenerStream::new(listener));
+    tokio::join!(serving, report_health(reporter, availability)).0
 }
 
 /// Reports the services as serving while requests can be decided here. The process lives in any case.
@@ -305,8 +330,22 @@ type Incoming = (Option<Arc<str>>, mpsc::Receiver<StdStream>);
 /// A thread with a worker and the connections that it serves.
 struct WorkerThread {
     served: oneshot::Receiver<Result<(), tonic::transport::Error>>,
-    /// Dropped, it ends the thread.
-    _end: oneshot::Sender<()>,
+    end: End,
+}
+
+/// Ends a worker whose connections have ended.
+struct End {
+    /// Dropped, it ends the worker.
+    ask: oneshot::Sender<()>,
+    /// An error when the worker has ended.
+    ended: oneshot::Receiver<()>,
+}
+
+impl End {
+    async fn end(self) {
+        drop(self.ask);
+        drop(self.ended.await);
+    }
 }
 
 impl WorkerThread {
@@ -319,7 +358,8 @@ impl WorkerThread {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let random = random_bits()?;
         let (done, served) = oneshot::channel();
-        let (end, end_asked) = oneshot::channel::<()>();
+        let (ask, end_asked) = oneshot::channel::<()>();
+        let (ends, ended) = oneshot::channel::<()>();
         let thread = std::thread::Builder::new().name(format!("picker-{number}"));
         thread.spawn(move || {
             essential::guard(NAME, || {
@@ -332,7 +372,6 @@ impl WorkerThread {
                         common.data.clone(),
                         common.shared.clone(),
                         Sessions::new(common.companion.clone(), to_worker.clone()),
-                        common.availability.clone(),
                     );
                     let worker = Handle::new(to_worker);
                     let serving = incoming.into_iter().map(|incoming| {
@@ -351,22 +390,19 @@ impl WorkerThread {
                         // Fails when nothing waits for the end any more.
                         let _: Result<(), _> = done.send(result);
                     });
-                    tokio::select! {
-                        () = seat.run(events) => {}
-                        _ = end_asked => {}
-                    }
+                    seat.run(events, async { drop(end_asked.await) }).await;
+                    drop(ends);
                 });
             });
         })?;
-        Ok(Self { served, _end: end })
+        Ok(Self { served, end: End { ask, ended } })
     }
 
-    /// Returns when all connections have ended.
-    async fn ended(self) -> Result<(), Error> {
+    /// Returns when all connections have ended; `None`: so has the thread, by a panic, which ends the process.
+    async fn served(self) -> Result<Option<End>, Error> {
         match self.served.await {
-            Ok(result) => Ok(result?),
-            // The thread has panicked, which ends the process.
-            Err(_) => Ok(()),
+            Ok(result) => result.map(|()| Some(self.end)).map_err(Error::from),
+            Err(_) => Ok(None),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The sessions of one worker with the companion that it runs in: frames as bytes, over channels.
+//! The sessions of one worker with the companion that leads: frames as bytes, over channels.
 
 use bytes::Bytes;
 use penstock_filter_core::effect::SessionId;
@@ -12,6 +12,8 @@ use crate::limits::FRAMES;
 /// `from_worker`.
 #[derive(Debug)]
 pub struct NewSession {
+    /// Where the leader listens for filters, as `IP:PORT`; `None`: the companion of this process leads, or knows who does.
+    pub leader: Option<String>,
     /// The worker's frames, encoded.
     pub from_worker: mpsc::Receiver<Bytes>,
     /// Takes the companion's frames, encoded.
@@ -46,11 +48,11 @@ impl Sessions {
         Self { companion, events, open: Vec::new(), opened: 0 }
     }
 
-    /// Opens a session. `false`: the companion is ending, or has too many to open.
-    pub(crate) fn open(&mut self, id: SessionId) -> bool {
+    /// Opens a session with the leader, if it is known. `false`: the companion is ending, or has too many to open.
+    pub(crate) fn open(&mut self, id: SessionId, leader: Option<String>) -> bool {
         let (frames, from_worker) = mpsc::channel(FRAMES);
         let (to_worker, from_companion) = mpsc::channel(FRAMES);
-        if self.companion.try_send(NewSession { from_worker, to_worker }).is_err() {
+        if self.companion.try_send(NewSession { leader, from_worker, to_worker }).is_err() {
             return false;
         }
         self.opened = self.opened.saturating_add(1);

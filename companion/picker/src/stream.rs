@@ -18,7 +18,6 @@ use penstock_filter_core::rewrite::{BufferedBody as _, Rewrite};
 use penstock_filter_core::time::Instant;
 use penstock_filter_core::worker::{SilentEnd, Worker};
 use penstock_wire::{Api, Code};
-use tonic::Status;
 
 use crate::answer::{self, Side};
 use crate::facts::Facts;
@@ -321,17 +320,6 @@ impl Stream {
             "The endpoint picker holds as many bytes of bodies as it may: send the request again later.";
         let failure = Failure::new(503, Code::QueueFull, message).retry_after_ms(RETRY_AFTER_MS);
         self.reply(now, worker, failure.reply(Api::Unspecified, None));
-    }
-
-    /// Ends the stream with an error if nothing has been decided about its request.
-    pub(crate) fn abandon(&mut self, now: Instant, worker: &mut Worker, reason: &'static str) {
-        if self.is_over || self.request.is_open {
-            return;
-        }
-        self.out.fail(Status::unavailable(reason));
-        self.is_over = true;
-        self.request.body = Pieces::default();
-        self.end(now, worker);
     }
 
     /// The exchange has ended: its response is complete, or the gateway has ended the stream.

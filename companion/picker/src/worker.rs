@@ -14,7 +14,6 @@ use penstock_filter_core::time::Instant;
 use penstock_filter_core::worker::Worker;
 use tokio::sync::{mpsc, watch};
 
-use crate::availability::{Availability, STANDS_BY};
 use crate::event::Event;
 use crate::facts::Facts;
 use crate::generated::ProcessingRequest;
@@ -118,10 +117,13 @@ pub(crate) struct Seat {
     worker: Worker,
     streams: HashMap<u32, Stream>,
     sessions: Sessions,
-    availability: watch::Receiver<Availability>,
     shared: Shared,
     /// The worker has told that its sessions are open.
     is_connected: bool,
+    /// The worker has told that it follows another companion.
+    is_following: bool,
+    /// The last session was opened with another companion.
+    is_elsewhere: bool,
 }
 
 /// What the workers share.
@@ -131,11 +133,14 @@ pub(crate) struct Shared {
     body_bytes: Arc<AtomicUsize>,
     /// Workers whose sessions are open.
     connected: watch::Sender<usize>,
+    /// Workers whose sessions are open with another companion.
+    following: watch::Sender<usize>,
 }
 
 impl Default for Shared {
     fn default() -> Self {
-        Self { body_bytes: Arc::default(), connected: watch::Sender::new(0) }
+        let [connected, following] = core::array::from_fn(|_| watch::Sender::new(0));
+        Self { body_bytes: Arc::default(), connected, following }
     }
 }
 
@@ -143,6 +148,11 @@ impl Shared {
     /// The number of workers whose sessions are open.
     pub(crate) fn connected(&self) -> watch::Receiver<usize> {
         self.connected.subscribe()
+    }
+
+    /// The number of workers whose sessions are open with another companion.
+    pub(crate) fn following(&self) -> watch::Receiver<usize> {
+        self.following.subscribe()
     }
 
     /// A stream's body has grown or shrunk. Returns the bytes of all.
@@ -159,7 +169,7 @@ impl Shared {
 enum Woken {
     Events,
     Tick,
-    Availability,
+    End,
 }
 
 impl Seat {
@@ -170,28 +180,29 @@ impl Seat {
         data: WorkersData,
         shared: Shared,
         sessions: Sessions,
-        availability: watch::Receiver<Availability>,
     ) -> Self {
         Self {
             clock,
             worker: Worker::new(clock.now(), random, config, Box::new(data)),
             streams: HashMap::new(),
             sessions,
-            availability,
             shared,
             is_connected: false,
+            is_following: false,
+            is_elsewhere: false,
         }
     }
 
-    /// Handles events, and ticks in between. Never returns.
-    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event>) {
+    /// Handles events, and ticks in between, until `end` returns. Then says so to the companion.
+    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event>, end: impl Future<Output = ()>) {
+        let mut end = pin!(end);
         let mut batch = Vec::with_capacity(BATCH);
         let mut tick = pin!(tokio::time::sleep(Duration::ZERO));
         loop {
             let woken = tokio::select! {
                 _ = events.recv_many(&mut batch, BATCH) => Woken::Events,
                 () = tick.as_mut() => Woken::Tick,
-                Ok(()) = self.availability.changed() => Woken::Availability,
+                () = end.as_mut() => Woken::End,
             };
             for event in batch.drain(..) {
                 let now = self.clock.now();
@@ -202,9 +213,12 @@ impl Seat {
             match woken {
                 Woken::Events => {}
                 Woken::Tick => self.worker.handle_tick(now),
-                Woken::Availability => self.follow_availability(now),
+                Woken::End => self.worker.handle_shutdown(),
             }
             self.carry_out_effects(now);
+            if matches!(woken, Woken::End) {
+                return;
+            }
             self.tell_whether_connected();
             let period = self.worker.tick_period(now).max(TICK_MIN);
             let due = tokio::time::Instant::now() + period;
@@ -215,38 +229,18 @@ impl Seat {
         }
     }
 
-    /// A standby ends the streams that wait: nothing here can decide about them any more.
-    fn follow_availability(&mut self, now: Instant) {
-        if *self.availability.borrow_and_update() != Availability::Standby {
-            return;
-        }
-        for stream in self.streams.values_mut() {
-            let before = stream.body_bytes();
-            stream.abandon(now, &mut self.worker, STANDS_BY);
-            self.shared.account(before, stream.body_bytes());
-        }
-    }
-
     /// Counts this worker among those whose sessions are open, or no longer.
     fn tell_whether_connected(&mut self) {
         let is_connected = self.worker.is_connected();
-        if core::mem::replace(&mut self.is_connected, is_connected) != is_connected {
-            self.shared.connected.send_modify(|count| {
-                *count = if is_connected { count.saturating_add(1) } else { count.saturating_sub(1) };
-            });
-        }
+        count(&mut self.is_connected, is_connected, &self.shared.connected);
+        count(&mut self.is_following, is_connected && self.is_elsewhere, &self.shared.following);
     }
 
     fn handle(&mut self, now: Instant, event: Event) {
-        let Self { worker, streams, sessions, shared, availability, .. } = self;
+        let Self { worker, streams, sessions, shared, .. } = self;
         match event {
             Event::StreamOpened(id, out, pool) => {
-                let mut stream = Stream::new(id, out, Facts::new(pool));
-                // It may have become a standby since the stream was let in.
-                if *availability.borrow() == Availability::Standby {
-                    stream.abandon(now, worker, STANDS_BY);
-                }
-                streams.insert(id, stream);
+                streams.insert(id, Stream::new(id, out, Facts::new(pool)));
             }
             Event::Message(id, message) => {
                 if let Some(stream) = streams.get_mut(&id) {
@@ -327,10 +321,9 @@ impl Seat {
 
     fn carry_out_on_session(&mut self, now: Instant, id: SessionId, effect: SessionEffect) {
         match effect {
-            // The leader is another process. Its own picker serves the gateway, because this one isn't ready while it doesn't lead.
-            SessionEffect::OpenStream { companion: Some(_) } => self.worker.handle_open_failed(now, id),
-            SessionEffect::OpenStream { companion: None } => {
-                if self.sessions.open(id) {
+            SessionEffect::OpenStream { companion } => {
+                self.is_elsewhere = companion.is_some();
+                if self.sessions.open(id, companion) {
                     self.worker.handle_opened(now, id);
                 } else {
                     self.worker.handle_open_failed(now, id);
@@ -346,5 +339,13 @@ impl Seat {
             SessionEffect::LogWarning(text) => tracing::warn!("endpoint picker: {text}"),
             SessionEffect::LogInfo(text) => tracing::debug!("endpoint picker: {text}"),
         }
+    }
+}
+
+/// Counts a worker of which something is true from now on, or no longer.
+fn count(was: &mut bool, is: bool, workers: &watch::Sender<usize>) {
+    if core::mem::replace(was, is) != is {
+        workers
+            .send_modify(|count| *count = if is { count.saturating_add(1) } else { count.saturating_sub(1) });
     }
 }

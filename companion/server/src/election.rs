@@ -180,6 +180,14 @@ impl Election {
         self.end(Command::Resign).await;
     }
 
+    /// Gives the lease up as [`Self::resign`] does, and goes on to tell the control who leads.
+    pub(crate) async fn leave(commands: Commands) {
+        let (reply, answer) = oneshot::channel();
+        // Fails when the task has ended.
+        let _ = commands.0.send(Command::Leave(reply)).await;
+        let _ = answer.await;
+    }
+
     /// Takes no further part, and leaves a held lease to expire.
     pub async fn stop(self) {
         self.end(Command::Stop).await;

@@ -34,6 +34,7 @@ use crate::decisions::driver::{self, Handle};
 use crate::decisions::observe::Observer;
 use crate::decisions::usage_forwarding;
 use crate::discovery::{self, pool_events};
+use crate::election::companions::Peers;
 use crate::election::{self, Elections};
 use crate::metrics::{Metrics, trace};
 pub use crate::surface::http::FilterModules;
@@ -143,7 +144,7 @@ impl Failure for Error {
 /// Serves until SIGTERM or SIGINT.
 ///
 /// SIGTERM rejects new and waiting requests and lets running ones finish; with `shutdown.queued: hand_over` it leaves
-/// all of them to the next companion. SIGINT always rejects, because an operator who ends a companion by hand has no
+/// all of them to the next companion, and stays while requests of its own endpoint picker wait or run. SIGINT always rejects, because an operator who ends a companion by hand has no
 /// other one ready. `penstock up` ends its companion with SIGINT, because its Envoy ends too.
 ///
 /// # Errors
@@ -216,6 +217,23 @@ impl Opened {
     }
 }
 
+/// A companion that is an endpoint picker.
+struct RunningPicker {
+    serving: JoinHandle<Result<(), penstock_picker::Error>>,
+    /// Carries the sessions of the picker's workers.
+    sessions: JoinHandle<()>,
+    leaves: watch::Sender<bool>,
+}
+
+impl RunningPicker {
+    /// Returns when all streams have ended, and the companion that leads knows it.
+    async fn ended(self) {
+        // The companion ends in any case: failures of these tasks no longer matter.
+        let _ = self.serving.await;
+        let _ = self.sessions.await;
+    }
+}
+
 /// The running parts of a companion.
 struct Companion {
     driver: Handle,
@@ -229,7 +247,7 @@ struct Companion {
     grpc: JoinHandle<Result<(), grpc::Error>>,
     http: JoinHandle<std::io::Result<()>>,
     /// `None`: the companion is no endpoint picker.
-    picker: Option<JoinHandle<Result<(), penstock_picker::Error>>>,
+    picker: Option<RunningPicker>,
     /// Sends spans, if tracing is on.
     spans: Option<JoinHandle<()>>,
     /// Dropped last: it ends the driver and the gRPC streams.
@@ -277,14 +295,21 @@ impl Companion {
         let picker = opened.picker.map(|ports| {
             let availability =
                 picker::availability(decisions.leads.clone(), discoveries.complete(), phases.clone());
-            let (serving, sessions) = ports.serve(picker_policy, availability, ending(phases.clone()));
-            let (rules_known, driver) = (rules_known.clone(), driver.clone());
-            let opening = async move {
+            let (leaves, leaving) = watch::channel(false);
+            let (serving, sessions) =
+                ports.serve(picker_policy, availability, leaving, ending(phases.clone()));
+            let rules_known = rules_known.clone();
+            let peers = peers(&config.active().config);
+            let driver = driver.clone();
+            let carrying = async move {
                 rules_known.await;
-                sessions.open(driver).await;
+                sessions.carry(driver, peers).await;
             };
-            opened.decisions.enter(|| essential::spawn(PICKER, opening));
-            essential::spawn(PICKER, serving)
+            RunningPicker {
+                sessions: opened.decisions.enter(|| essential::spawn(PICKER, carrying)),
+                serving: essential::spawn(PICKER, serving),
+                leaves,
+            }
         });
         let app = http::App {
             history: history::spawn(&driver, &metrics, &config, &decisions.replica_roles),
@@ -339,7 +364,7 @@ impl Companion {
                 Ok(Ok(())) => Err(Error::EndedEarly(GRPC)),
                 Err(_) => Err(Error::Defect(GRPC)),
             },
-            Some(ended) = ended(&mut self.picker) => match ended {
+            Some(ended) = ended(self.picker.as_mut().map(|picker| &mut picker.serving)) => match ended {
                 Ok(Err(error)) => Err(Error::Picker(error)),
                 Ok(Ok(())) => Err(Error::EndedEarly(PICKER)),
                 Err(_) => Err(Error::Defect(PICKER)),
@@ -371,25 +396,33 @@ impl Companion {
         let stores = self.config.stop().await;
         let close = |stores: Option<Stores>| stores.map(|stores| tokio::spawn(stores.close(FLUSH_MAX)));
         let config = self.config.active().config;
-        let mut is_handed_over = false;
-        let closing = match (signal, config.queued) {
-            (EndSignal::Terminate, Queued::HandOver) => {
-                tracing::info!("handing over: waiting and running requests are left to the next companion");
-                resign(&self.elections).await;
-                is_handed_over = true;
-                // At once: the next companion may be starting already and needs the file.
-                close(stores)
+        let picker = self.picker.take();
+        let is_handed_over = signal == EndSignal::Terminate && config.queued == Queued::HandOver;
+        let closing = if is_handed_over {
+            log_hand_over(picker.is_some().then_some(config.drain), config.replicas.is_some());
+            if picker.is_some() {
+                within_flush_max(self.elections.leave()).await;
+            } else {
+                within_flush_max(self.elections.resign()).await;
             }
-            _ => {
-                self.drain(config.drain).await;
-                resign(&self.elections).await;
-                // After the drain, so that the usage of requests that ended meanwhile is written as well.
-                close(stores)
-            }
+            // At once: the next companion may be starting already and needs the file.
+            close(stores)
+        } else {
+            self.drain(config.drain).await;
+            within_flush_max(self.elections.resign()).await;
+            // After the drain, so that the usage of requests that ended meanwhile is written as well.
+            close(stores)
         };
-        let _ = self.driver.shut_down().await;
+        // The requests of a picker are in this process. The next leader decides about them, or this companion, if it is the only one.
+        let stays = picker.as_ref().filter(|_| is_handed_over);
+        if let Some(picker) = stays {
+            picker.leaves.send_replace(config.replicas.is_some());
+            let _ = self.driver.send(Event::DismissFilters).await;
+        } else {
+            let _ = self.driver.shut_down().await;
+        }
         let _ = self.phase.send(Phase::Ending);
-        let (grpc, http, picker, spans) = (self.grpc, self.http, self.picker, self.spans);
+        let (grpc, http, spans) = (self.grpc, self.http, self.spans);
         let flushed = async {
             // The companion ends in any case: failures of these tasks no longer matter.
             let _ = grpc.await;
@@ -405,8 +438,7 @@ impl Companion {
             // After a drain they have had their time.
             let limit = if is_handed_over { config.drain } else { FLUSH_MAX };
             tokio::select! {
-                // As above.
-                _ = picker => {}
+                () = picker.ended() => {}
                 () = tokio::time::sleep(limit) => {
                     tracing::warn!("endpoint picker: exchanges that still run are cut off after {limit:?}");
                 }
@@ -442,9 +474,31 @@ impl Companion {
     }
 }
 
-/// Gives the leader leases up, so that other companions lead at once.
-async fn resign(elections: &Elections) {
-    if tokio::time::timeout(FLUSH_MAX, elections.resign()).await.is_err() {
+/// `picker`: how long the exchanges of an endpoint picker may go on. `is_replicated`: by decisions of the next leader.
+fn log_hand_over(picker: Option<Duration>, is_replicated: bool) {
+    match picker {
+        None => tracing::info!("handing over: waiting and running requests are left to the next companion"),
+        Some(drain) if !is_replicated => tracing::info!(
+            drain_s = drain.as_secs(),
+            "shutting down: the endpoint picker takes no new requests, and those that wait or run may finish; filters are left to the next \
+             companion"
+        ),
+        Some(drain) => tracing::info!(
+            drain_s = drain.as_secs(),
+            "handing over: the next leader decides about waiting and running requests; those of the endpoint picker may finish through this \
+             companion"
+        ),
+    }
+}
+
+/// The other companions.
+fn peers(config: &Config) -> Option<Peers> {
+    config.replicas.as_ref().map(|replicas| Peers::new(replicas, config.tls.as_ref()))
+}
+
+/// Has the leader leases given up, so that other companions lead at once.
+async fn within_flush_max(leaving: impl Future<Output = ()>) {
+    if tokio::time::timeout(FLUSH_MAX, leaving).await.is_err() {
         tracing::warn!(
             "replicas.lease: the store didn't confirm within {FLUSH_MAX:?} that the lease was given up; \
              another companion leads when it expires"
@@ -453,7 +507,7 @@ async fn resign(elections: &Elections) {
 }
 
 /// Returns the end of a task; never, if there is none.
-async fn ended<T>(task: &mut Option<JoinHandle<T>>) -> Option<Result<T, JoinError>> {
+async fn ended<T>(task: Option<&mut JoinHandle<T>>) -> Option<Result<T, JoinError>> {
     match task {
         Some(task) => Some(task.await),
         None => std::future::pending().await,

@@ -1,6 +1,7 @@
 //! The companion as an endpoint picker, asked by a real Envoy that loads no filter.
 
 mod choices;
+mod departure;
 mod disaggregation;
 mod eviction;
 mod health;

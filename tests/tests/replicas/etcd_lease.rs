@@ -80,7 +80,7 @@ impl Companion {
     async fn leads_with(&mut self, envoy: u64) -> u64 {
         let (term, _) = self.leads().await;
         let envoys = envoys(envoy);
-        self.reporter.report(Report::Known { term, envoys });
+        self.reporter.report(Report::Known { term, envoys, pickers: Vec::new() });
         term
     }
 }
@@ -141,7 +141,7 @@ fn a_leader_that_dies_is_succeeded_when_filters_ask_and_its_lease_has_expired() 
         let (term, _) = first.leads().await;
         // The Envoys are in the store before the leader dies.
         let before = record(&etcd).await;
-        first.reporter.report(Report::Known { term, envoys: envoys(7) });
+        first.reporter.report(Report::Known { term, envoys: envoys(7), pickers: Vec::new() });
         until("the Envoys are written", || async {
             let present = record(&etcd).await;
             if present == before { Err(present) } else { Ok(()) }

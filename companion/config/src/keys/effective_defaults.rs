@@ -16,6 +16,7 @@ impl Document {
     /// This document with every effective value. The meaning stays, except that `identity.trust` counts as given.
     pub(crate) fn with_effective_defaults(mut self) -> Self {
         self.identity.trust.get_or_insert(Trust::All);
+        self.shutdown.queued = Some(self.shutdown.queued(&self.picker));
         for pool in &mut self.pools {
             pool.fill_in_defaults();
         }

@@ -141,6 +141,7 @@ impl Control {
 
     /// An Envoy has one root context less.
     pub(super) fn remove_envoy_context(&mut self, now: Instant, envoy: EnvoyId, epoch: Epoch, door: Door) {
+        self.leadership.has_changed = true;
         if door == Door::Filter {
             self.note_filter_left(now);
         }

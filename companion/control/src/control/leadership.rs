@@ -58,8 +58,10 @@ impl Control {
             return None;
         }
         let mut envoys: Vec<KnownEnvoy> = self.envoys.known();
+        let mut pickers: Vec<KnownEnvoy> = self.envoys.known_pickers();
         envoys.sort_unstable();
-        Some(Report::Known { term: self.term(), envoys })
+        pickers.sort_unstable();
+        Some(Report::Known { term: self.term(), envoys, pickers })
     }
 
     pub(super) fn change_leadership(&mut self, now: Instant, change: RoleChange) {
@@ -95,7 +97,9 @@ impl Control {
             is_last_leader_gone,
             last_leader,
         });
-        let wait = if is_last_leader_gone { self.settings.startup_wait } else { TAKEOVER_WAIT };
+        // Those that are missing may have gone with the last leader. `startup_wait` may be short where no filters are expected at a start.
+        let gone_wait = self.settings.startup_wait.max(wire::limits::STARTUP_WAIT);
+        let wait = if is_last_leader_gone { gone_wait } else { TAKEOVER_WAIT };
         self.timers.set(now.after(wait), Timer::Takeover);
         self.lead_if_followed(now);
         if self.leadership.known.role == Role::TakingOver {
@@ -196,7 +200,6 @@ impl Control {
     /// A filter has left. Without the store, that ends the right to grant after a while, as if the filter followed no more: another
     /// companion may lead when filters of that Envoy have asked it for some time.
     pub(super) fn note_filter_left(&mut self, now: Instant) {
-        self.leadership.has_changed = true;
         let Some(lease) = &mut self.leadership.lease else {
             return;
         };

@@ -187,7 +187,10 @@ fn new_leader_grants_when_all_filters_of_the_last_one_have_listed_their_requests
     // The election learns of the Envoys when their requests are counted.
     let digest = context_digest(1) + context_digest(2);
     let envoys = vec![KnownEnvoy { envoy: ENVOY, contexts: 2, digest }];
-    assert_eq!(world.control.take_known_envoys(), Some(Report::Known { term: 9, envoys }));
+    assert_eq!(
+        world.control.take_known_envoys(),
+        Some(Report::Known { term: 9, envoys, pickers: Vec::new() })
+    );
     assert_eq!(world.control.take_known_envoys(), None);
 }
 
@@ -303,13 +306,17 @@ fn unknown_filter_that_has_found_the_last_leader_makes_no_second_one() {
 
 #[test]
 fn last_leader_that_is_gone_is_not_waited_for() {
-    let mut world = replicated();
-    world.lead_after(9, &[(ENVOY, 2)], true);
-    world.probe(1, filter(1));
-    world.take();
-    let startup_wait = settings().startup_wait;
-    world.pass(startup_wait);
-    assert_eq!(world.take().roles(), [(1, &here(9))]);
+    // Its filters are, for the time that they may need, also where a start waits for less: there may have been none.
+    for startup_wait in [1, 2_000].map(Duration::from_millis) {
+        let mut world = World::with(Settings { is_replicated: true, startup_wait, ..settings() });
+        world.lead_after(9, &[(ENVOY, 2)], true);
+        world.probe(1, filter(1));
+        world.take();
+        world.pass(Duration::from_millis(1_999));
+        assert_eq!(world.take().roles(), []);
+        world.pass(Duration::from_millis(1));
+        assert_eq!(world.take().roles(), [(1, &here(9))]);
+    }
 }
 
 #[test]
@@ -572,15 +579,37 @@ impl World {
 }
 
 #[test]
-fn own_picker_is_no_envoy_of_the_record() {
+fn own_picker_is_in_the_record_for_a_successor_that_it_follows() {
     let mut world = World::leading();
     world.open_picker_session(5);
-    let Some(Report::Known { envoys, .. }) = world.control.take_known_envoys() else {
-        panic!("the leader reports its Envoys");
+    let report = |pickers: &[KnownEnvoy]| {
+        let (envoys, pickers) = (known_envoys(&[(ENVOY, 1)]), pickers.to_vec());
+        Some(Report::Known { term: 9, envoys, pickers })
     };
-    assert_eq!(envoys, known_envoys(&[(ENVOY, 1)]));
+    let own = KnownEnvoy { envoy: 1_005, contexts: 1, digest: context_digest(5) };
+    assert_eq!(world.control.take_known_envoys(), report(&[own]));
     world.close(5);
-    world.pass(60 * SECOND_LONG);
+    world.pass_beating(6, &[1]);
+    assert_eq!(world.control.take_known_envoys(), report(&[]));
+}
+
+#[test]
+fn filters_are_dismissed_and_the_picker_goes_on() {
+    let mut world = World::leading();
+    world.open_picker_session(5);
+    // The only place is the filter's, and the picker's request waits behind another one of the filter.
+    for (conn, sequence) in [(1, 1), (1, 2), (5, 3)] {
+        world.send(conn, Message::Register(register(sequence)));
+    }
+    world.take();
+    world.handle(Event::DismissFilters);
+    let taken = world.take();
+    assert_eq!(taken.commands, [(1, Kind::Bye(wire::Bye {}))]);
+    assert_eq!((taken.closed, taken.orphaned), (vec![1], vec![(1, 1)]));
+    world.pass_beating(4, &[5]);
+    assert_eq!(world.take().granted(), [] as [u64; 0], "the filter's request may run still");
+    world.pass_beating(1, &[5]);
+    assert_eq!(world.take().granted(), [3]);
 }
 
 #[test]

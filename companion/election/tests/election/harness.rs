@@ -77,7 +77,7 @@ impl Bench {
     /// A leader that completed its takeover and has these Envoys.
     pub(crate) fn leader_of(ids: &[u64]) -> (Self, u64) {
         let (mut bench, term) = Self::leader();
-        bench.handle(Report::Known { term, envoys: envoys(ids) });
+        bench.handle(Report::Known { term, envoys: envoys(ids), pickers: Vec::new() });
         assert_eq!(bench.written().envoys, envoys(ids));
         bench.done();
         (bench, term)

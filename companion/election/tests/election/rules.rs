@@ -41,7 +41,7 @@ fn grants_end_two_thirds_of_the_duration_after_the_request_was_sent() {
 fn leader_whose_envoys_the_store_does_not_know_must_stop_without_the_store() {
     let (mut bench, term) = Bench::leader();
     let envoys = envoys(&[1]);
-    bench.handle(Report::Known { term, envoys });
+    bench.handle(Report::Known { term, envoys, pickers: Vec::new() });
     assert!(matches!(bench.request(), Request::Write { .. }));
     bench.handle(Input::Answered(Answer::Failed));
     assert_eq!(bench.roles(), []);
@@ -52,7 +52,7 @@ fn leader_without_a_filter_that_the_record_names_must_stop_without_the_store() {
     let (mut bench, term) = Bench::leader_of(&[1]);
     let mut envoys = envoys(&[1]);
     envoys[0].contexts -= 1;
-    bench.handle(Report::Known { term, envoys });
+    bench.handle(Report::Known { term, envoys, pickers: Vec::new() });
     assert!(matches!(bench.request(), Request::Write { .. }));
     bench.handle(Input::Answered(Answer::Failed));
     assert_eq!(bench.roles(), []);
@@ -98,14 +98,14 @@ fn a_suspended_process_asks_the_store_again_before_it_calls_it_unreachable() {
 fn one_request_is_outstanding_and_the_latest_envoys_are_written() {
     let (mut bench, term) = Bench::leader();
     for ids in [&[1][..], &[1, 2], &[1, 2, 3]] {
-        bench.handle(Report::Known { term, envoys: envoys(ids) });
+        bench.handle(Report::Known { term, envoys: envoys(ids), pickers: Vec::new() });
     }
     assert_eq!(bench.written().envoys, envoys(&[1]));
     bench.done();
     assert_eq!(bench.written().envoys, envoys(&[1, 2, 3]));
     bench.done();
     assert_eq!(bench.outputs(), [], "a write is no renewal, and nothing else changed");
-    bench.handle(Report::Known { term: term - 1, envoys: Vec::new() });
+    bench.handle(Report::Known { term: term - 1, envoys: Vec::new(), pickers: Vec::new() });
     assert_eq!(bench.outputs(), [], "a report of an earlier term");
 }
 
@@ -235,7 +235,7 @@ fn a_leader_whose_lease_expired_unused_takes_it_again_without_interruption() {
     let term = term + 1;
     assert_eq!(bench.roles(), [RoleChange::Renewed { term, grants_until }]);
     // Reports of the same leadership with the old term count.
-    bench.handle(Report::Known { term: term - 1, envoys: envoys(&[1, 2]) });
+    bench.handle(Report::Known { term: term - 1, envoys: envoys(&[1, 2]), pickers: Vec::new() });
     assert_eq!(bench.written().term, term);
 }
 
@@ -246,6 +246,7 @@ fn a_leader_waits_while_another_one_tries_to_take_over() {
         term: term + 9,
         leader: OTHER.into(),
         envoys: envoys(&[1]),
+        pickers: Vec::new(),
         released: false,
         taking_over_from: Some(OWN.into()),
     };
@@ -320,7 +321,7 @@ fn a_leader_that_a_filter_refuses_stops_and_leads_again_only_with_a_higher_term(
 #[test]
 fn a_takeover_is_complete_when_the_control_reports_its_envoys() {
     let (mut bench, record) = Bench::takeover();
-    bench.handle(Report::Known { term: record.term, envoys: envoys(&[7]) });
+    bench.handle(Report::Known { term: record.term, envoys: envoys(&[7]), pickers: Vec::new() });
     let written = bench.written();
     assert_eq!(written.taking_over_from, None);
     assert_eq!(written.envoys, envoys(&[7]));
@@ -349,6 +350,28 @@ fn a_leader_that_the_filters_do_not_follow_gives_the_lease_back() {
 }
 
 #[test]
+fn a_leader_that_leaves_names_its_picker_to_its_successor_and_one_that_dies_does_not() {
+    let (mut bench, term) = Bench::leader();
+    bench.handle(Report::Known { term, envoys: envoys(&[1]), pickers: envoys(&[5]) });
+    let record = bench.written();
+    assert_eq!((&record.envoys, &record.pickers), (&envoys(&[1]), &envoys(&[5])));
+    bench.done();
+    // As the store shows it when the lease has expired.
+    let mut successor = Bench::new();
+    successor.observe(Holder::None, Some(Record { leader: OTHER.into(), ..record }));
+    successor.handle(Report::Wanted);
+    let taken = successor.acquisition();
+    assert_eq!((taken.envoys, taken.pickers), (envoys(&[1]), Vec::new()));
+    bench.pass(SECOND);
+    assert!(renew(&bench.request()));
+    bench.handle(Input::Resign);
+    assert_eq!(bench.roles(), [stand_by(None, term)]);
+    bench.done();
+    let record = bench.released();
+    assert_eq!((record.envoys, record.pickers), (envoys(&[1, 5]), Vec::new()));
+}
+
+#[test]
 fn a_companion_that_resigns_stops_granting_and_then_releases_the_lease() {
     let (mut bench, term) = Bench::leader_of(&[1, 2]);
     bench.pass(SECOND);
@@ -363,7 +386,7 @@ fn a_companion_that_resigns_stops_granting_and_then_releases_the_lease() {
     bench.done();
     assert!(bench.candidate.is_done());
     bench.handle(Report::Wanted);
-    bench.handle(Report::Known { term, envoys: envoys(&[1]) });
+    bench.handle(Report::Known { term, envoys: envoys(&[1]), pickers: Vec::new() });
     bench.pass(2 * DURATION);
     assert_eq!(bench.outputs(), []);
 }

@@ -347,7 +347,7 @@ impl World {
         } else {
             let envoy = self.rng.random();
             let envoys = vec![KnownEnvoy { envoy, contexts: 1, digest: 7 }];
-            self.input(node, Report::Known { term, envoys });
+            self.input(node, Report::Known { term, envoys, pickers: Vec::new() });
         }
     }
 
@@ -489,7 +489,7 @@ impl World {
                 let envoy = self.rng.random();
                 let envoys = vec![KnownEnvoy { envoy, contexts: 1, digest: 7 }];
                 if self.runs(node, process) {
-                    self.input(node, Report::Known { term, envoys });
+                    self.input(node, Report::Known { term, envoys, pickers: Vec::new() });
                 }
             }
         }

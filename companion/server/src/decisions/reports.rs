@@ -98,8 +98,11 @@ mod tests {
     fn reports_of_a_kind_replace_each_other() {
         let reporter = Reporter::new();
         assert_eq!(reporter.take().now_or_never(), None);
-        let known =
-            |envoy| Report::Known { term: 3, envoys: vec![KnownEnvoy { envoy, contexts: 1, digest: 7 }] };
+        let known = |envoy| Report::Known {
+            term: 3,
+            envoys: vec![KnownEnvoy { envoy, contexts: 1, digest: 7 }],
+            pickers: Vec::new(),
+        };
         for report in [
             Report::Wanted,
             known(1),

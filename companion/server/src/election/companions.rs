@@ -1,4 +1,4 @@
-//! Asks other companions: to leave a pool to this one, which the pool prefers, and whether they ask for one.
+//! Reaches other companions, and asks them: to leave a pool to this one, which the pool prefers, and whether they ask for one.
 
 #[expect(
     unreachable_pub,
@@ -11,7 +11,7 @@ mod generated;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use penstock_config::Tls;
+use penstock_config::{self as config, Replicas, Tls};
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
@@ -25,9 +25,9 @@ const ANSWER_MAX: Duration = Duration::from_secs(1);
 /// Bytes of a message. Names and addresses are short.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 4_096;
 
-/// Why another companion didn't answer.
+/// Why another companion can't be reached, or didn't answer.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ClaimError {
+pub(crate) enum PeerError {
     /// The certificates can't be used.
     #[error(transparent)]
     Tls(#[from] tls::Error),
@@ -42,19 +42,50 @@ pub(crate) enum ClaimError {
 #[derive(Clone, Debug)]
 pub(crate) struct Peers {
     /// Where this companion listens for filters and other companions.
-    pub(crate) own: SocketAddr,
+    own: SocketAddr,
+    companions: config::Companions,
     /// With mutual TLS, the files.
-    pub(crate) tls: Option<Tls>,
-    /// The name for which the companions' certificates are valid; `None`: their addresses.
-    pub(crate) name: Option<String>,
+    tls: Option<Tls>,
 }
 
 impl Peers {
+    pub(crate) fn new(replicas: &Replicas, tls: Option<&Tls>) -> Self {
+        Self { own: replicas.advertise, companions: replicas.companions.clone(), tls: tls.cloned() }
+    }
+
+    /// This is where this companion listens.
+    pub(crate) fn is_own(&self, address: SocketAddr) -> bool {
+        address == self.own
+    }
+
+    /// Connects to the companion at `address`.
+    ///
+    /// # Errors
+    /// If the address or the certificates can't be used, or the connection fails.
+    pub(crate) async fn connect(
+        &self,
+        address: SocketAddr,
+        with: impl Fn(Endpoint) -> Endpoint,
+    ) -> Result<Channel, PeerError> {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let mut endpoint =
+            Endpoint::from_shared(format!("{scheme}://{address}"))?.connect_timeout(ANSWER_MAX);
+        if let Some(tls) = &self.tls {
+            // The certificates of companions with a name are valid for it, others for their addresses.
+            let name = match &self.companions {
+                config::Companions::Dns { name, .. } => Some(name.as_str()),
+                config::Companions::List(_) => None,
+            };
+            endpoint = tls::apply_to_client(endpoint, tls, name)?;
+        }
+        Ok(with(endpoint).connect().await?)
+    }
+
     /// Asks the companion at `leader` to leave a pool to this one. Returns whether it does.
     ///
     /// # Errors
     /// If it doesn't answer.
-    pub(crate) async fn claim(&self, pool: &str, leader: SocketAddr) -> Result<bool, ClaimError> {
+    pub(crate) async fn claim(&self, pool: &str, leader: SocketAddr) -> Result<bool, PeerError> {
         let request = YieldRequest { pool: pool.to_owned(), address: self.own.to_string() };
         // The leader asks back before it answers.
         let mut client = self.client(leader, ANSWER_MAX * 3).await?;
@@ -65,7 +96,7 @@ impl Peers {
     ///
     /// # Errors
     /// If it doesn't answer.
-    pub(crate) async fn has_claim(&self, pool: &str, address: SocketAddr) -> Result<bool, ClaimError> {
+    pub(crate) async fn has_claim(&self, pool: &str, address: SocketAddr) -> Result<bool, PeerError> {
         let pool = pool.to_owned();
         let mut client = self.client(address, ANSWER_MAX).await?;
         Ok(client.claims(ClaimsRequest { pool }).await?.into_inner().claims)
@@ -75,15 +106,8 @@ impl Peers {
         &self,
         address: SocketAddr,
         answer_max: Duration,
-    ) -> Result<CompanionsClient<Channel>, ClaimError> {
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
-        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))?
-            .connect_timeout(ANSWER_MAX)
-            .timeout(answer_max);
-        if let Some(tls) = &self.tls {
-            endpoint = tls::apply_to_client(endpoint, tls, self.name.as_deref())?;
-        }
-        let channel: Channel = endpoint.connect().await?;
+    ) -> Result<CompanionsClient<Channel>, PeerError> {
+        let channel = self.connect(address, |endpoint| endpoint.timeout(answer_max)).await?;
         Ok(CompanionsClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX))
     }
 }

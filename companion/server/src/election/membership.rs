@@ -79,14 +79,7 @@ pub(crate) fn join(config: &Config, start: Start) -> Result<(Elections, RoleRece
     };
     let (publisher, receiver) = RolePublisher::new(replicas.per, replicas.advertise, start.metrics.clone());
     let elections = Elections(Some(Arc::new(Shared {
-        claims: Arc::new(Claims::new(Peers {
-            own: replicas.advertise,
-            tls: config.tls.clone(),
-            name: match &replicas.companions {
-                Companions::Dns { name, .. } => Some(name.clone()),
-                Companions::List(_) => None,
-            },
-        })),
+        claims: Arc::new(Claims::new(Peers::new(replicas, config.tls.as_ref()))),
         replicas: replicas.clone(),
         driver: start.driver,
         reports: start.reports,
@@ -179,6 +172,15 @@ impl Elections {
         };
         let running = core::mem::take(&mut shared.members().running);
         futures_util::future::join_all(running.into_values().map(Election::resign)).await;
+    }
+
+    /// Gives all leases up as [`Self::resign`] does, and goes on to tell the controls who leads.
+    pub(crate) async fn leave(&self) {
+        let Some(shared) = &self.0 else {
+            return;
+        };
+        let commands: Vec<_> = shared.members().running.values().map(Election::commands).collect();
+        futures_util::future::join_all(commands.into_iter().map(Election::leave)).await;
     }
 }
 

@@ -27,6 +27,8 @@ const VIEWS: usize = 16;
 #[derive(Debug)]
 pub(super) enum Command {
     Resign,
+    /// As `Resign`, but goes on to follow who leads. The reply comes when the lease is given up.
+    Leave(oneshot::Sender<()>),
     Stop,
     /// Another companion asks for the pool. The reply says whether it gets it.
     Yield {
@@ -50,6 +52,10 @@ pub(super) struct Task<S, R> {
     pool: Option<String>,
     /// The request that the store works on. A new request replaces it, and its answer is dropped.
     request: Option<BoxFuture<'static, Answered>>,
+    /// The reply to [`Command::Leave`] is due.
+    leaving: Option<oneshot::Sender<()>>,
+    /// Follows who leads after the lease is given up.
+    goes_on: bool,
 }
 
 impl<S: LeaseStore, R: RoleSink> Task<S, R> {
@@ -71,6 +77,8 @@ impl<S: LeaseStore, R: RoleSink> Task<S, R> {
             status,
             pool: None,
             request: None,
+            leaving: None,
+            goes_on: false,
         }
     }
 
@@ -85,7 +93,7 @@ impl<S: LeaseStore, R: RoleSink> Task<S, R> {
         let pause_max = self.duration.min(RECONNECT_MAX);
         let watching = watch_forever(self.store.clone(), self.health.clone(), sender, pause_max);
         let mut watching = pin!(watching);
-        while self.carry_out().await && !self.candidate.is_done() {
+        while self.carry_out().await && !self.is_over() {
             let due = self.candidate.poll_timeout();
             let due = due.and_then(|due| self.clock.runtime_instant(due));
             let inputs = tokio::select! {
@@ -107,11 +115,31 @@ impl<S: LeaseStore, R: RoleSink> Task<S, R> {
         }
     }
 
-    fn input_of(&self, command: Option<Command>) -> Input {
+    /// Nothing is left to do.
+    fn is_over(&mut self) -> bool {
+        if !self.candidate.is_done() {
+            return false;
+        }
+        if let Some(reply) = self.leaving.take() {
+            // Fails when the caller no longer waits.
+            let _ = reply.send(());
+        }
+        !self.goes_on
+    }
+
+    fn input_of(&mut self, command: Option<Command>) -> Input {
         match command {
             Some(Command::Resign) => Input::Resign,
+            Some(Command::Leave(reply)) => {
+                self.leaving = Some(reply);
+                self.goes_on = true;
+                Input::Resign
+            }
             // Without an owner, the companion is ending.
-            Some(Command::Stop) | None => Input::Stop,
+            Some(Command::Stop) | None => {
+                self.goes_on = false;
+                Input::Stop
+            }
             Some(Command::Yield { to, reply }) => {
                 // Fails when the other companion no longer waits.
                 let _ = reply.send(self.candidate.yields_to(self.clock.now(), &to));

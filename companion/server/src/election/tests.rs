@@ -66,7 +66,7 @@ async fn a_standby_leads_as_soon_as_the_leader_ends() {
 
     let envoys = vec![KnownEnvoy { envoy: 7, contexts: 2, digest: 7 }];
     let known = envoys.clone();
-    first.reporter.report(Report::Known { term, envoys });
+    first.reporter.report(Report::Known { term, envoys, pickers: Vec::new() });
     let renewed = |change| matches!(change, RoleChange::Renewed { .. }).then_some(());
     first.until(renewed).await;
     // Without a release: the lock is free, so the process is gone.

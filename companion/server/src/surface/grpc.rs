@@ -1,5 +1,6 @@
 //! The gRPC server: turns streams into events and back, without interpreting frames.
 
+pub(crate) mod client;
 mod codec;
 #[expect(
     unreachable_pub,

@@ -1,6 +1,7 @@
-//! The companion as an endpoint picker: opens its ports, carries its sessions to the driver, and says when it can decide.
+//! The companion as an endpoint picker: opens its ports, carries its sessions to the companion that leads, and says when it can decide.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use penstock_config::{Config, Picker};
@@ -9,11 +10,14 @@ use penstock_picker::{Availability, Certificate, Door, NewSession, Settings};
 use penstock_wire::Policy;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::base::listener::{self, open_tcp};
 use crate::base::phase::Phase;
 use crate::decisions::driver::{Handle, Leads};
+use crate::election::companions::Peers;
+use crate::surface::grpc::client;
 use crate::surface::session_frames;
 
 /// The picker's name among the sessions in /status.
@@ -51,17 +55,19 @@ impl Ports {
         Ok(Some(Self { doors, health, certificate }))
     }
 
-    /// Serves until `shutdown` returns. The sessions with the driver are carried by `sessions`, which belongs on the driver's thread.
+    /// Serves until `shutdown` returns. The sessions must be carried, on the driver's thread. `leaves`: this companion leaves its requests to
+    /// the next leader.
     pub(crate) fn serve(
         self,
         policy: Policy,
         availability: watch::Receiver<Availability>,
+        leaves: watch::Receiver<bool>,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> (impl Future<Output = Result<(), penstock_picker::Error>> + Send, Sessions) {
         let (companion, sessions) = mpsc::channel(SESSIONS);
         let Self { doors, health, certificate } = self;
-        let settings =
-            Settings { policy, node: NODE.to_owned(), doors, health, certificate, companion, availability };
+        let node = NODE.to_owned();
+        let settings = Settings { policy, node, doors, health, certificate, companion, leaves, availability };
         (penstock_picker::serve(settings, shutdown), Sessions(sessions))
     }
 }
@@ -70,22 +76,48 @@ impl Ports {
 pub(crate) struct Sessions(mpsc::Receiver<NewSession>);
 
 impl Sessions {
-    /// Opens each with the driver, until the picker or the driver ends.
-    pub(crate) async fn open(mut self, driver: Handle) {
-        while let Some(NewSession { from_worker, to_worker }) = self.0.recv().await {
-            let incoming = ReceiverStream::new(from_worker).map(Ok);
-            let opened = session_frames::open(
-                &driver,
-                control::Door::Picker,
-                incoming,
-                to_worker,
-                std::future::pending(),
-            );
-            if opened.await.is_err() {
-                return;
+    /// Carries each to the companion that it is for, until the picker has ended and its last frames are on their way. `peers`: the other
+    /// companions, if there are several.
+    pub(crate) async fn carry(mut self, driver: Handle, peers: Option<Peers>) {
+        let peers = peers.map(Arc::new);
+        let mut elsewhere = JoinSet::new();
+        loop {
+            let opened = tokio::select! {
+                opened = self.0.recv() => opened,
+                Some(_) = elsewhere.join_next() => continue,
+            };
+            let Some(session) = opened else { break };
+            let leader = session.leader.as_ref().and_then(|leader| leader.parse().ok());
+            match (leader, &peers) {
+                (Some(leader), Some(peers)) if !peers.is_own(leader) => {
+                    elsewhere.spawn(carry_to(peers.clone(), leader, session));
+                }
+                // This companion decides, or knows who does.
+                _ => open_here(&driver, session).await,
             }
         }
+        elsewhere.join_all().await;
     }
+}
+
+async fn carry_to(peers: Arc<Peers>, leader: SocketAddr, session: NewSession) {
+    let NewSession { from_worker, to_worker, .. } = session;
+    // The worker asks for the leader again.
+    if let Err(error) = client::carry(&peers, leader, from_worker, to_worker).await {
+        tracing::warn!(
+            %leader,
+            "endpoint picker: the session with the companion that leads has failed, so requests that are here wait until there is another \
+             one: {error}"
+        );
+    }
+}
+
+async fn open_here(driver: &Handle, session: NewSession) {
+    let incoming = ReceiverStream::new(session.from_worker).map(Ok);
+    let (to_worker, closed) = (session.to_worker, std::future::pending());
+    let opened = session_frames::open(driver, control::Door::Picker, incoming, to_worker, closed).await;
+    // Fails when the driver has ended. Its end of the session is dropped then, which closes it.
+    drop(opened);
 }
 
 /// Whether gateways should ask this companion: it leads and may grant, it knows the endpoints of all pools, and it isn't ending.
