@@ -10,7 +10,7 @@ mod wrong_documents;
 use penstock_engine::policy as engine;
 use penstock_engine::units::Decimal;
 
-use super::{Config, EndpointDefaults, parse_endpoints};
+use super::{Config, Document, EndpointDefaults, Queued, parse_endpoints};
 
 /// A valid pool in three lines. Tests add wrong keys from the fourth line on.
 const POOL: &str = "pools:\n- name: a\n  endpoints: {static: ['127.0.0.1:8001']}\n";
@@ -58,5 +58,24 @@ fn a_list_of_endpoints_may_be_a_file() {
             .expect_err(wrong)
             .to_string();
         assert!(message.starts_with(start), "{message}");
+    }
+}
+
+#[test]
+fn a_picker_hands_its_requests_over_unless_the_document_says_otherwise() {
+    let picker = "picker: {listen: '127.0.0.1:9002'}\n";
+    for (head, expected) in [
+        ("", Queued::Reject),
+        ("shutdown: {queued: hand_over}\n", Queued::HandOver),
+        (picker, Queued::HandOver),
+        (&format!("{picker}shutdown: {{drain: 9s}}\n"), Queued::HandOver),
+        (&format!("{picker}shutdown: {{queued: reject}}\n"), Queued::Reject),
+    ] {
+        let text = format!("{head}{SMALL}");
+        let config = Config::parse(&text, "f.yaml").unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(config.queued, expected, "{text}");
+        let document = Document::parse(&text, "f.yaml").expect("valid");
+        let shown = document.json()["shutdown"]["queued"].clone();
+        assert_eq!(shown == "hand_over", expected == Queued::HandOver, "{text}");
     }
 }

@@ -191,7 +191,6 @@ impl Control {
             Event::Frame(conn, mut frame) => self.receive_frame(now, conn, &mut frame),
             Event::Closed(conn) => self.disconnect(now, conn, "the stream ended"),
             Event::Leadership(change) => self.change_leadership(now, change),
-            Event::DismissFilters => self.dismiss_filters(now),
             Event::HandOver => self.hand_over(),
             Event::Settings(settings) => self.reload(now, *settings),
             Event::Utc(utc) => self.set_utc(now, utc),

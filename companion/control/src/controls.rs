@@ -145,11 +145,6 @@ impl Controls {
                     self.handle_in(now, member, Event::Drain(drains));
                 }
             }
-            Event::DismissFilters => {
-                for member in self.order.clone() {
-                    self.handle_in(now, member, Event::DismissFilters);
-                }
-            }
             Event::HandOver => {
                 self.is_handed_over = true;
                 for member in self.order.clone() {

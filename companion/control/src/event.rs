@@ -36,8 +36,6 @@ pub enum Event {
     Drain(bool),
     /// The election of the leader has decided. Only with several companions.
     Leadership(RoleChange),
-    /// This companion ends when the requests of its own endpoint picker have ended: every filter gets a Bye and finds another companion.
-    DismissFilters,
     /// Another companion takes over: every session gets a Bye and is closed, and nothing is granted any more.
     HandOver,
 }

@@ -71,6 +71,9 @@ struct Leading {
     renewed_at: Instant,
     /// What the store should have.
     record: Record,
+    /// The workers of this companion's own endpoint picker, which only a leader that leaves names to its successor: they are gone with one
+    /// that dies.
+    pickers: Vec<KnownEnvoy>,
     /// The control has reported its Envoys: it has taken over.
     is_complete: bool,
     unreachable_reported: bool,
@@ -115,11 +118,13 @@ impl Candidate {
             Input::Reported(Report::Unfollowed { term }) => self.unfollowed(now, term),
             Input::Reported(Report::Known { term, envoys, pickers }) => self.known(term, envoys, pickers),
             Input::Yield { to } => self.yield_to(now, &to),
-            Input::Resign if self.phase == Phase::Running => {
-                self.phase = Phase::Resigning;
-                self.step_down(None, 0);
+            Input::Resign => self.resign(),
+            Input::Leave => {
+                if let Some(Leading { record, pickers, .. }) = &mut self.leading {
+                    record.envoys.append(pickers);
+                }
+                self.resign();
             }
-            Input::Resign => {}
             Input::Stop => {
                 self.step_down(None, 0);
                 self.phase = Phase::Stopped;
@@ -320,6 +325,7 @@ impl Candidate {
                     first_term: record.term,
                     renewed_at: sent_at,
                     record,
+                    pickers: Vec::new(),
                     is_complete: false,
                     unreachable_reported: false,
                 });
@@ -354,9 +360,17 @@ impl Candidate {
         {
             envoys.truncate(ENVOYS_MAX);
             leading.record.envoys = envoys;
-            leading.record.pickers = pickers;
+            leading.pickers = pickers;
             leading.record.taking_over_from = None;
             leading.is_complete = true;
+        }
+    }
+
+    /// Gives the lease up for good.
+    fn resign(&mut self) {
+        if self.phase == Phase::Running {
+            self.phase = Phase::Resigning;
+            self.step_down(None, 0);
         }
     }
 

@@ -57,6 +57,8 @@ pub enum Input {
     },
     /// From the process: give the lease up and never take it again.
     Resign,
+    /// From the process: as [`Input::Resign`], and the workers of its own endpoint picker follow the next leader, which waits for them.
+    Leave,
     /// From the process: send no more requests. The lease expires by itself.
     Stop,
 }

@@ -44,10 +44,6 @@ pub struct Record {
     /// requests before it grants.
     #[cfg_attr(feature = "serde", serde(default))]
     pub envoys: Vec<KnownEnvoy>,
-    /// The workers of the leader's own endpoint picker, which are gone with a leader that dies. When a leader gives the lease up, they follow
-    /// its successor, which counts their requests as those of any Envoy.
-    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Vec::is_empty"))]
-    pub pickers: Vec<KnownEnvoy>,
     /// The leader gave the lease up and grants nothing any more.
     #[cfg_attr(feature = "serde", serde(default))]
     pub released: bool,
@@ -69,8 +65,7 @@ impl Record {
         Self {
             term: self.term.max(term),
             leader: self.taking_over_from.clone().unwrap_or_default(),
-            envoys: self.envoys.iter().chain(&self.pickers).copied().collect(),
-            pickers: Vec::new(),
+            envoys: self.envoys.clone(),
             released: self.taking_over_from.is_none(),
             taking_over_from: None,
         }

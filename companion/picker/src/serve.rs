@@ -108,6 +108,7 @@ pub async fn serve(settings: Settings, shutdown: impl Future<Output = ()>) -> Re
         data: WorkersData::default(),
         shared,
         companion: settings.companion,
+        leaves: settings.leaves.clone(),
         availability,
         health: Routes::new(health_service),
         tls,
@@ -317,6 +318,7 @@ struct Common {
     data: WorkersData,
     shared: Shared,
     companion: mpsc::Sender<NewSession>,
+    leaves: watch::Receiver<bool>,
     availability: watch::Receiver<Availability>,
     health: Routes,
     tls: Tls,
@@ -372,6 +374,7 @@ impl WorkerThread {
                         common.data.clone(),
                         common.shared.clone(),
                         Sessions::new(common.companion.clone(), to_worker.clone()),
+                        common.leaves.clone(),
                     );
                     let worker = Handle::new(to_worker);
                     let serving = incoming.into_iter().map(|incoming| {

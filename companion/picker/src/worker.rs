@@ -117,6 +117,8 @@ pub(crate) struct Seat {
     worker: Worker,
     streams: HashMap<u32, Stream>,
     sessions: Sessions,
+    /// The companion leaves its requests to the next leader, which waits for this worker.
+    leaves: watch::Receiver<bool>,
     shared: Shared,
     /// The worker has told that its sessions are open.
     is_connected: bool,
@@ -180,12 +182,14 @@ impl Seat {
         data: WorkersData,
         shared: Shared,
         sessions: Sessions,
+        leaves: watch::Receiver<bool>,
     ) -> Self {
         Self {
             clock,
             worker: Worker::new(clock.now(), random, config, Box::new(data)),
             streams: HashMap::new(),
             sessions,
+            leaves,
             shared,
             is_connected: false,
             is_following: false,
@@ -219,6 +223,7 @@ impl Seat {
             if matches!(woken, Woken::End) {
                 return;
             }
+            self.return_if_idle(now);
             self.tell_whether_connected();
             let period = self.worker.tick_period(now).max(TICK_MIN);
             let due = tokio::time::Instant::now() + period;
@@ -234,6 +239,23 @@ impl Seat {
         let is_connected = self.worker.is_connected();
         count(&mut self.is_connected, is_connected, &self.shared.connected);
         count(&mut self.is_following, is_connected && self.is_elsewhere, &self.shared.following);
+    }
+
+    /// Another companion decides about what this worker has. Without that, it is none of that companion's filters: their coming and going
+    /// matters there.
+    fn needs_leader(&self) -> bool {
+        !self.streams.is_empty() || self.worker.unacknowledged() > 0 || *self.leaves.borrow()
+    }
+
+    /// Ends the session with another companion when it is needed no more.
+    fn return_if_idle(&mut self, now: Instant) {
+        if self.is_elsewhere && !self.needs_leader() {
+            self.is_elsewhere = false;
+            self.worker.handle_shutdown();
+            self.carry_out_effects(now);
+            self.sessions.close(SessionId::MAIN);
+            self.worker.handle_closed(now, SessionId::MAIN);
+        }
     }
 
     fn handle(&mut self, now: Instant, event: Event) {
@@ -321,6 +343,9 @@ impl Seat {
 
     fn carry_out_on_session(&mut self, now: Instant, id: SessionId, effect: SessionEffect) {
         match effect {
+            SessionEffect::OpenStream { companion: Some(_) } if !self.needs_leader() => {
+                self.worker.handle_open_failed(now, id);
+            }
             SessionEffect::OpenStream { companion } => {
                 self.is_elsewhere = companion.is_some();
                 if self.sessions.open(id, companion) {

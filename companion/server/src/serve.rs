@@ -25,7 +25,7 @@ use crate::active::reload::{self, FlagOverrides, Loaded};
 use crate::base::admin::{self, Admin};
 use crate::base::clock::Clock;
 use crate::base::listener::{self, Listener};
-use crate::base::phase::{Phase, ending};
+use crate::base::phase::{self, Phase, ending};
 use crate::base::role::RoleReceiver;
 use crate::base::{essential, tls};
 use crate::decisions::control_settings::ProcessIdentity;
@@ -227,10 +227,10 @@ struct RunningPicker {
 
 impl RunningPicker {
     /// Returns when all streams have ended, and the companion that leads knows it.
-    async fn ended(self) {
+    async fn ended(&mut self) {
         // The companion ends in any case: failures of these tasks no longer matter.
-        let _ = self.serving.await;
-        let _ = self.sessions.await;
+        let _ = (&mut self.serving).await;
+        let _ = (&mut self.sessions).await;
     }
 }
 
@@ -297,7 +297,7 @@ impl Companion {
                 picker::availability(decisions.leads.clone(), discoveries.complete(), phases.clone());
             let (leaves, leaving) = watch::channel(false);
             let (serving, sessions) =
-                ports.serve(picker_policy, availability, leaving, ending(phases.clone()));
+                ports.serve(picker_policy, availability, leaving, phase::leaving(phases.clone()));
             let rules_known = rules_known.clone();
             let peers = peers(&config.active().config);
             let driver = driver.clone();
@@ -396,31 +396,40 @@ impl Companion {
         let stores = self.config.stop().await;
         let close = |stores: Option<Stores>| stores.map(|stores| tokio::spawn(stores.close(FLUSH_MAX)));
         let config = self.config.active().config;
-        let picker = self.picker.take();
-        let is_handed_over = signal == EndSignal::Terminate && config.queued == Queued::HandOver;
-        let closing = if is_handed_over {
-            log_hand_over(picker.is_some().then_some(config.drain), config.replicas.is_some());
-            if picker.is_some() {
-                within_flush_max(self.elections.leave()).await;
-            } else {
-                within_flush_max(self.elections.resign()).await;
-            }
-            // At once: the next companion may be starting already and needs the file.
-            close(stores)
-        } else {
+        let hands_over = signal == EndSignal::Terminate && config.queued == Queued::HandOver;
+        let picker = self.picker.take_if(|_| hands_over);
+        let closing = if !hands_over {
             self.drain(config.drain).await;
-            within_flush_max(self.elections.resign()).await;
+            resign(self.elections.resign()).await;
             // After the drain, so that the usage of requests that ended meanwhile is written as well.
             close(stores)
-        };
-        // The requests of a picker are in this process. The next leader decides about them, or this companion, if it is the only one.
-        let stays = picker.as_ref().filter(|_| is_handed_over);
-        if let Some(picker) = stays {
-            picker.leaves.send_replace(config.replicas.is_some());
-            let _ = self.driver.send(Event::DismissFilters).await;
+        } else if config.replicas.is_none()
+            && let Some(picker) = picker
+        {
+            // Nobody else could decide about what is in this process.
+            tracing::info!(
+                drain_s = config.drain.as_secs(),
+                "shutting down: the endpoint picker takes no new requests, and those that it has may finish; then those of filters are left to \
+                 the next companion"
+            );
+            self.finish(picker, config.drain).await;
+            close(stores)
         } else {
-            let _ = self.driver.shut_down().await;
-        }
+            tracing::info!("handing over: waiting and running requests are left to the next companion");
+            // At once: the next companion may be starting already and needs the file.
+            let closing = close(stores);
+            match picker {
+                None => resign(self.elections.resign()).await,
+                Some(picker) => {
+                    // Its workers are named to the successor, which waits for them.
+                    picker.leaves.send_replace(self.elections.has_lease());
+                    resign(self.elections.leave()).await;
+                    self.finish(picker, config.drain).await;
+                }
+            }
+            closing
+        };
+        let _ = self.driver.shut_down().await;
         let _ = self.phase.send(Phase::Ending);
         let (grpc, http, spans) = (self.grpc, self.http, self.spans);
         let flushed = async {
@@ -430,26 +439,31 @@ impl Companion {
             if let Some(spans) = spans {
                 let _ = spans.await;
             }
+            if let Some(picker) = &mut self.picker {
+                picker.ended().await;
+            }
         };
         if tokio::time::timeout(FLUSH_MAX, flushed).await.is_err() {
             tracing::warn!("a peer did not read its last messages within {FLUSH_MAX:?}; ending without it");
         }
-        if let Some(picker) = picker {
-            // After a drain they have had their time.
-            let limit = if is_handed_over { config.drain } else { FLUSH_MAX };
-            tokio::select! {
-                () = picker.ended() => {}
-                () = tokio::time::sleep(limit) => {
-                    tracing::warn!("endpoint picker: exchanges that still run are cut off after {limit:?}");
-                }
-                _ = self.signals.next_end(&self.config) => {
-                    tracing::warn!("second signal: exchanges that still run are cut off");
-                }
-            }
-        }
         if let Some(closing) = closing {
             // The stores log lost data.
             let _ = closing.await;
+        }
+    }
+
+    /// Waits until the requests of the picker have ended, up to `limit` or until the next signal. It takes no new ones.
+    async fn finish(&mut self, mut picker: RunningPicker, limit: Duration) {
+        // Fails when no receiver is left.
+        let _ = self.phase.send(Phase::Leaving);
+        tokio::select! {
+            () = picker.ended() => {}
+            () = tokio::time::sleep(limit) => {
+                tracing::warn!("shutdown.drain ({limit:?}) is over; requests of the endpoint picker that still run are cut off");
+            }
+            _ = self.signals.next_end(&self.config) => {
+                tracing::warn!("second signal: requests of the endpoint picker that still run are cut off");
+            }
         }
     }
 
@@ -474,31 +488,14 @@ impl Companion {
     }
 }
 
-/// `picker`: how long the exchanges of an endpoint picker may go on. `is_replicated`: by decisions of the next leader.
-fn log_hand_over(picker: Option<Duration>, is_replicated: bool) {
-    match picker {
-        None => tracing::info!("handing over: waiting and running requests are left to the next companion"),
-        Some(drain) if !is_replicated => tracing::info!(
-            drain_s = drain.as_secs(),
-            "shutting down: the endpoint picker takes no new requests, and those that wait or run may finish; filters are left to the next \
-             companion"
-        ),
-        Some(drain) => tracing::info!(
-            drain_s = drain.as_secs(),
-            "handing over: the next leader decides about waiting and running requests; those of the endpoint picker may finish through this \
-             companion"
-        ),
-    }
-}
-
 /// The other companions.
 fn peers(config: &Config) -> Option<Peers> {
     config.replicas.as_ref().map(|replicas| Peers::new(replicas, config.tls.as_ref()))
 }
 
-/// Has the leader leases given up, so that other companions lead at once.
-async fn within_flush_max(leaving: impl Future<Output = ()>) {
-    if tokio::time::timeout(FLUSH_MAX, leaving).await.is_err() {
+/// Waits until the leader leases are given up, so that other companions lead at once.
+async fn resign(resigning: impl Future<Output = ()>) {
+    if tokio::time::timeout(FLUSH_MAX, resigning).await.is_err() {
         tracing::warn!(
             "replicas.lease: the store didn't confirm within {FLUSH_MAX:?} that the lease was given up; \
              another companion leads when it expires"

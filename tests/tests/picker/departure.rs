@@ -12,8 +12,6 @@ use tokio::task::JoinHandle;
 
 use crate::health::{PICKER, SERVING, becomes, gateway_of, two, two_by};
 
-const HAND_OVER: &str = "shutdown: {queued: hand_over}\n";
-
 /// A running and a waiting request.
 struct Pair {
     running: JoinHandle<Answer>,
@@ -48,48 +46,54 @@ fn the_only_companion_decides_about_its_picker_s_requests_until_they_have_ended(
     run(async {
         let server = Upstream::scripted().await;
         let pools = [pool("chat", "", &[&server], &slots(1))];
-        let mut gateway = PickerGateway::with(HAND_OVER, &pools, "", &Setup::default()).await;
+        let mut gateway = PickerGateway::with("", &pools, "", &Setup::default()).await;
         let pair = Pair::at(&gateway.companion, &gateway, &server).await;
         gateway.companion.signal(libc::SIGTERM);
         // It takes no connections any more.
-        until("the gateway decides", || async {
-            let answer = gateway.send(ClientRequest::chat("m", "new")).await;
-            if answer.status == 500 { Ok(()) } else { Err(answer.text()) }
-        })
-        .await;
+        becomes(gateway.picker, PICKER, None).await;
         pair.end(&server).await;
         assert!(gateway.companion.exit().await.success());
     });
 }
 
 #[test]
-fn the_only_companion_leaves_the_requests_of_filters_to_the_next_one() {
+fn the_only_companion_serves_filters_as_long_and_leaves_them_to_the_next_one() {
     run(async {
         let server = Upstream::scripted().await;
         let pools = [pool("chat", "", &[&server], &slots(1))];
-        let mut gateway = PickerGateway::with(HAND_OVER, &pools, "", &Setup::default()).await;
+        let mut gateway = PickerGateway::with("", &pools, "", &Setup::default()).await;
         let envoy = Envoy::alone(&gateway.companion, "filters", None, |_| ()).await;
-        let by_picker = gateway.spawn(ClientRequest::chat("m", "picker"));
-        let call = server.next().await;
-        let ask = ClientRequest::chat("m", "filter");
         let client = reqwest::Client::builder().no_proxy().build().expect("a client can be built");
-        let by_filter = tokio::spawn(client.post(envoy.url(ask.path())).json(&ask.body()).send());
+        let ask = |text| {
+            let ask = ClientRequest::chat("m", text);
+            tokio::spawn(client.post(envoy.url(ask.path())).json(&ask.body()).send())
+        };
+        let first = gateway.spawn(ClientRequest::chat("m", "picker"));
+        let call = server.next().await;
+        let second = ask("filter");
         gateway.companion.waiting("chat", 1).await;
+        let third = gateway.spawn(ClientRequest::chat("m", "picker"));
+        gateway.companion.waiting("chat", 2).await;
         gateway.companion.signal(libc::SIGTERM);
-        until("the filter's session has ended", || async {
+        until("it has noticed", || async {
             let log = gateway.companion.log();
-            if log.contains("this companion ends") { Ok(()) } else { Err(log) }
+            if log.contains("takes no new requests") { Ok(()) } else { Err(log) }
         })
         .await;
         call.answer();
-        assert_eq!(by_picker.await.expect("no panic").status, 200);
+        for text in ["filter", "picker"] {
+            let call = server.next().await;
+            assert_eq!(call.text(), text);
+            call.answer();
+        }
+        assert_eq!(first.await.expect("no panic").status, 200);
+        assert_eq!(second.await.expect("no panic").expect("an answer").status(), 200);
+        assert_eq!(third.await.expect("no panic").status, 200);
         assert!(gateway.companion.exit().await.success());
-        assert!(server.arrived().await.is_none(), "the filter's request waits in Envoy");
+        let later = ask("later");
         gateway.companion.restart().await;
-        let call = server.next().await;
-        assert_eq!(call.text(), "filter");
-        call.answer();
-        assert_eq!(by_filter.await.expect("no panic").expect("an answer").status(), 200);
+        server.next().await.answer();
+        assert_eq!(later.await.expect("no panic").expect("an answer").status(), 200);
     });
 }
 
@@ -105,10 +109,17 @@ fn requests_of_a_leader_that_has_lost_its_lease_are_its_successor_s() {
         leader.companion.freeze().await;
         becomes(standby.listen, PICKER, SERVING).await;
         leader.companion.signal(libc::SIGCONT);
-        standby.companion.waiting("chat", 1).await;
-        standby.companion.stock("chat", 1).await;
+        // Its workers tell one after the other what they have: the waiting request may be granted before the running one is known.
+        until("the successor knows both", || async {
+            let pool = standby.companion.pool("chat").await;
+            let known = [&pool["stock"], &pool["waiting"]].map(|count| count.as_u64().unwrap_or_default());
+            if known.iter().sum::<u64>() == 2 { Ok(()) } else { Err(pool.to_string()) }
+        })
+        .await;
         pair.end(&server).await;
         standby.companion.stock("chat", 0).await;
+        // The other picker has no requests left, so it isn't one of the filters any more.
+        standby.companion.picker_sessions().await;
     });
 }
 
@@ -118,9 +129,8 @@ fn companions_that_show_each_other_certificates_hand_over_too() {
         let server = Upstream::scripted().await;
         let folder = tempfile::tempdir().expect("a temporary folder");
         let certificates = Certificates::new(folder.path(), "companions");
-        let keys = format!("{HAND_OVER}{}", certificates.configured());
         let pools = [pool("chat", "", &[&server], &slots(1))];
-        let [mut leader, standby] = two(folder.path(), &keys, &pools).await;
+        let [mut leader, standby] = two(folder.path(), &certificates.configured(), &pools).await;
         let gateway = gateway_of(leader.listen, &server).await;
         let pair = Pair::at(&leader.companion, &gateway, &server).await;
         leader.companion.signal(libc::SIGTERM);
@@ -138,7 +148,7 @@ fn without_a_next_leader_the_policy_for_companions_that_are_down_decides() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let keys = format!("{}  companion_down: {{hold: 1s}}\n", slots(1));
         let pools = [pool("chat", "", &[&server], &keys)];
-        let [mut leader, mut standby] = two(folder.path(), HAND_OVER, &pools).await;
+        let [mut leader, mut standby] = two(folder.path(), "", &pools).await;
         let gateway = gateway_of(leader.listen, &server).await;
         let pair = Pair::at(&leader.companion, &gateway, &server).await;
         standby.companion.kill().await;
@@ -156,7 +166,7 @@ fn what_has_not_ended_when_the_time_is_over_is_cut_off() {
         let server = Upstream::scripted().await;
         let folder = tempfile::tempdir().expect("a temporary folder");
         let pools = [pool("chat", "", &[&server], &slots(1))];
-        let keys = "shutdown: {queued: hand_over, drain: 1s}\n";
+        let keys = "shutdown: {drain: 1s}\n";
         let [mut leader, standby] = two(folder.path(), keys, &pools).await;
         let gateway = gateway_of(leader.listen, &server).await;
         let ran = gateway.open(ClientRequest::chat("m", "runs").streamed());

@@ -168,7 +168,7 @@ fn a_dead_leader_takes_what_its_gateway_needs_it_for() {
 
 /// The leader gets SIGTERM, with requests in each state. All are answered, and none past the bound.
 async fn leader_leaves(modes: Modes) {
-    let mut scene = Scene::set("shutdown: {queued: hand_over}\n", modes, false).await;
+    let mut scene = Scene::set("", modes, false).await;
     scene.service.redirect(scene.standby.listen);
     let left = Instant::now();
     scene.leader.companion.signal(libc::SIGTERM);

@@ -13,14 +13,11 @@ use wire::command::Kind;
 
 use super::Control;
 use crate::event::Output;
-use crate::ids::{ConnId, Door, Epoch, Route};
+use crate::ids::{ConnId, Epoch, Route};
 use crate::observation::SessionNews;
 use crate::pool::PoolInput;
 use crate::session::Stage;
 use crate::timers::Timer;
-
-/// Why a companion that ends closes its sessions.
-const ENDS: &str = "this companion ends";
 
 impl Control {
     /// Handles the end of a stream. Does nothing if its Hello was never complete, or if a later stream of the same root
@@ -113,40 +110,22 @@ impl Control {
         self.announce_all();
     }
 
-    /// The filters are to find another companion. They keep their waiting requests for it, and report to it what runs; what they run counts
-    /// here for the grace period.
-    pub(super) fn dismiss_filters(&mut self, now: Instant) {
-        let of_filters = self.sessions.iter().filter(|(_, session)| session.door == Door::Filter);
-        let mut conns: Vec<ConnId> = of_filters.map(|(conn, _)| *conn).collect();
-        conns.sort_unstable();
-        for conn in conns {
-            self.say_bye(conn);
-            self.disconnect(now, conn, ENDS);
-            self.outputs.push_back(Output::Close(conn, ENDS));
-        }
-    }
-
-    /// Sends a Bye after the commands that are queued for a session.
-    fn say_bye(&mut self, conn: ConnId) {
-        let Some(session) = self.sessions.get_mut(&conn) else {
-            return;
-        };
-        session.push(Kind::Bye(wire::Bye {}));
-        if let Some(frame) = session.next_frame(self.last_event_at) {
-            self.outputs.push_back(Output::Send(conn, Box::new(frame)));
-        }
-    }
-
     /// Another companion takes over. The filters keep their waiting requests for it, and report to it what runs.
     pub(super) fn hand_over(&mut self) {
         self.is_handed_over = true;
         let mut conns: Vec<ConnId> = self.sessions.keys().copied().collect();
         conns.sort_unstable();
         for conn in conns {
-            self.say_bye(conn);
-            self.sessions.remove(&conn);
-            self.observe_session(conn, SessionNews::Closed(ENDS));
-            self.outputs.push_back(Output::Close(conn, ENDS));
+            let Some(mut session) = self.sessions.remove(&conn) else {
+                continue;
+            };
+            session.push(Kind::Bye(wire::Bye {}));
+            if let Some(frame) = session.next_frame(self.last_event_at) {
+                self.outputs.push_back(Output::Send(conn, Box::new(frame)));
+            }
+            let why = "this companion ends";
+            self.observe_session(conn, SessionNews::Closed(why));
+            self.outputs.push_back(Output::Close(conn, why));
         }
     }
 

@@ -594,25 +594,6 @@ fn own_picker_is_in_the_record_for_a_successor_that_it_follows() {
 }
 
 #[test]
-fn filters_are_dismissed_and_the_picker_goes_on() {
-    let mut world = World::leading();
-    world.open_picker_session(5);
-    // The only place is the filter's, and the picker's request waits behind another one of the filter.
-    for (conn, sequence) in [(1, 1), (1, 2), (5, 3)] {
-        world.send(conn, Message::Register(register(sequence)));
-    }
-    world.take();
-    world.handle(Event::DismissFilters);
-    let taken = world.take();
-    assert_eq!(taken.commands, [(1, Kind::Bye(wire::Bye {}))]);
-    assert_eq!((taken.closed, taken.orphaned), (vec![1], vec![(1, 1)]));
-    world.pass_beating(4, &[5]);
-    assert_eq!(world.take().granted(), [] as [u64; 0], "the filter's request may run still");
-    world.pass_beating(1, &[5]);
-    assert_eq!(world.take().granted(), [3]);
-}
-
-#[test]
 fn leader_with_a_picker_alone_stops_with_its_lease() {
     let mut world = replicated();
     world.lead_after(9, &[], true);

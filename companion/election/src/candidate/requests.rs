@@ -83,7 +83,6 @@ impl Candidate {
             term: self.next_term(now),
             leader: self.settings.address.clone(),
             envoys: last.envoys,
-            pickers: Vec::new(),
             released: false,
             taking_over_from: in_charge,
         }

@@ -246,7 +246,6 @@ fn a_leader_waits_while_another_one_tries_to_take_over() {
         term: term + 9,
         leader: OTHER.into(),
         envoys: envoys(&[1]),
-        pickers: Vec::new(),
         released: false,
         taking_over_from: Some(OWN.into()),
     };
@@ -350,25 +349,21 @@ fn a_leader_that_the_filters_do_not_follow_gives_the_lease_back() {
 }
 
 #[test]
-fn a_leader_that_leaves_names_its_picker_to_its_successor_and_one_that_dies_does_not() {
-    let (mut bench, term) = Bench::leader();
-    bench.handle(Report::Known { term, envoys: envoys(&[1]), pickers: envoys(&[5]) });
-    let record = bench.written();
-    assert_eq!((&record.envoys, &record.pickers), (&envoys(&[1]), &envoys(&[5])));
-    bench.done();
-    // As the store shows it when the lease has expired.
-    let mut successor = Bench::new();
-    successor.observe(Holder::None, Some(Record { leader: OTHER.into(), ..record }));
-    successor.handle(Report::Wanted);
-    let taken = successor.acquisition();
-    assert_eq!((taken.envoys, taken.pickers), (envoys(&[1]), Vec::new()));
-    bench.pass(SECOND);
-    assert!(renew(&bench.request()));
-    bench.handle(Input::Resign);
-    assert_eq!(bench.roles(), [stand_by(None, term)]);
-    bench.done();
-    let record = bench.released();
-    assert_eq!((record.envoys, record.pickers), (envoys(&[1, 5]), Vec::new()));
+fn only_a_leader_that_leaves_names_its_picker_to_its_successor() {
+    for (input, ids) in [(Input::Resign, vec![1]), (Input::Leave, vec![1, 5])] {
+        let (mut bench, term) = Bench::leader();
+        bench.handle(Report::Known { term, envoys: envoys(&[1]), pickers: envoys(&[5]) });
+        assert_eq!(bench.written().envoys, envoys(&[1]), "the picker of a leader that dies is gone, too");
+        bench.done();
+        bench.pass(SECOND);
+        assert!(renew(&bench.request()));
+        bench.handle(input);
+        assert_eq!(bench.roles(), [stand_by(None, term)]);
+        bench.done();
+        let record = bench.released();
+        assert!(record.released);
+        assert_eq!(record.envoys, envoys(&ids));
+    }
 }
 
 #[test]

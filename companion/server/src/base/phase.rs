@@ -9,8 +9,16 @@ pub(crate) enum Phase {
     Serving,
     /// New requests are rejected; running requests may finish.
     Draining,
+    /// The endpoint picker takes no new requests and ends with those that it has. Everything else goes on meanwhile.
+    Leaving,
     /// Streams are closed after the frames that are already queued on them.
     Ending,
+}
+
+/// Returns when the endpoint picker is to end.
+pub(crate) async fn leaving(mut phase: watch::Receiver<Phase>) {
+    // As below.
+    let _ = phase.wait_for(|phase| *phase >= Phase::Leaving).await;
 }
 
 /// Returns when the companion ends.

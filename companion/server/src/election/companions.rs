@@ -78,7 +78,9 @@ impl Peers {
             };
             endpoint = tls::apply_to_client(endpoint, tls, name)?;
         }
-        Ok(with(endpoint).connect().await?)
+        // The endpoint's own limit doesn't cover the handshake of TLS.
+        let connected = tokio::time::timeout(ANSWER_MAX, with(endpoint).connect()).await;
+        Ok(connected.map_err(|_| Status::deadline_exceeded("it doesn't accept connections in time"))??)
     }
 
     /// Asks the companion at `leader` to leave a pool to this one. Returns whether it does.

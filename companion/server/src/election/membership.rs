@@ -174,7 +174,13 @@ impl Elections {
         futures_util::future::join_all(running.into_values().map(Election::resign)).await;
     }
 
-    /// Gives all leases up as [`Self::resign`] does, and goes on to tell the controls who leads.
+    /// This companion leads, or is taking over.
+    pub(crate) fn has_lease(&self) -> bool {
+        let leads = |election: &Election| election.status().borrow().role.is_leader();
+        self.0.as_ref().is_some_and(|shared| shared.members().running.values().any(leads))
+    }
+
+    /// Gives all leases up as [`Self::resign`] does, and goes on to tell the controls who leads, whom this companion's own picker follows.
     pub(crate) async fn leave(&self) {
         let Some(shared) = &self.0 else {
             return;

@@ -36,7 +36,6 @@ mod tests {
             term: 1_764_000_000_000,
             leader: "10.0.0.1:9190".into(),
             envoys: vec![KnownEnvoy { envoy: u64::MAX, contexts: 17, digest: u64::MAX }],
-            pickers: vec![KnownEnvoy { envoy: 5, contexts: 1, digest: 9 }],
             released: true,
             taking_over_from: Some("10.0.0.2:9190".into()),
         };

@@ -27,7 +27,7 @@ const VIEWS: usize = 16;
 #[derive(Debug)]
 pub(super) enum Command {
     Resign,
-    /// As `Resign`, but goes on to follow who leads. The reply comes when the lease is given up.
+    /// As `Resign`, for a companion whose picker follows the next leader: goes on to say who leads. The reply comes when the lease is given up.
     Leave(oneshot::Sender<()>),
     Stop,
     /// Another companion asks for the pool. The reply says whether it gets it.
@@ -133,7 +133,7 @@ impl<S: LeaseStore, R: RoleSink> Task<S, R> {
             Some(Command::Leave(reply)) => {
                 self.leaving = Some(reply);
                 self.goes_on = true;
-                Input::Resign
+                Input::Leave
             }
             // Without an owner, the companion is ending.
             Some(Command::Stop) | None => {

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::StreamExt as _;
 use penstock_config::{Config, Picker};
@@ -16,7 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use crate::base::listener::{self, open_tcp};
 use crate::base::phase::Phase;
 use crate::decisions::driver::{Handle, Leads};
-use crate::election::companions::Peers;
+use crate::election::companions::{PeerError, Peers};
 use crate::surface::grpc::client;
 use crate::surface::session_frames;
 
@@ -81,6 +82,7 @@ impl Sessions {
     pub(crate) async fn carry(mut self, driver: Handle, peers: Option<Peers>) {
         let peers = peers.map(Arc::new);
         let mut elsewhere = JoinSet::new();
+        let has_failed = Arc::<AtomicBool>::default();
         loop {
             let opened = tokio::select! {
                 opened = self.0.recv() => opened,
@@ -90,7 +92,7 @@ impl Sessions {
             let leader = session.leader.as_ref().and_then(|leader| leader.parse().ok());
             match (leader, &peers) {
                 (Some(leader), Some(peers)) if !peers.is_own(leader) => {
-                    elsewhere.spawn(carry_to(peers.clone(), leader, session));
+                    elsewhere.spawn(carry_to(peers.clone(), leader, session, has_failed.clone()));
                 }
                 // This companion decides, or knows who does.
                 _ => open_here(&driver, session).await,
@@ -100,14 +102,28 @@ impl Sessions {
     }
 }
 
-async fn carry_to(peers: Arc<Peers>, leader: SocketAddr, session: NewSession) {
+/// Carries a session with the leader. After a failure the worker asks for the leader again. `has_failed`: the last one has, which is known.
+async fn carry_to(peers: Arc<Peers>, leader: SocketAddr, session: NewSession, has_failed: Arc<AtomicBool>) {
     let NewSession { from_worker, to_worker, .. } = session;
-    // The worker asks for the leader again.
-    if let Err(error) = client::carry(&peers, leader, from_worker, to_worker).await {
+    let opened = tokio::select! {
+        opened = client::open(&peers, leader, from_worker) => opened,
+        // The worker waits no longer.
+        () = to_worker.closed() => return,
+    };
+    let failure = match opened {
+        Ok(session) => {
+            has_failed.store(false, Ordering::Relaxed);
+            session.carry(to_worker).await.err().map(PeerError::from)
+        }
+        Err(error) => Some(error),
+    };
+    let Some(why) = failure else { return };
+    if has_failed.swap(true, Ordering::Relaxed) {
+        tracing::debug!(%leader, %why, "endpoint picker: the companion that leads can't be reached");
+    } else {
         tracing::warn!(
             %leader,
-            "endpoint picker: the session with the companion that leads has failed, so requests that are here wait until there is another \
-             one: {error}"
+            "endpoint picker: requests that came before another companion led wait, because that one can't be reached: {why}"
         );
     }
 }
@@ -131,8 +147,7 @@ pub(crate) fn availability(
         loop {
             let knows_endpoints = *complete.borrow_and_update();
             let availability = match (*phase.borrow_and_update(), *leads.borrow_and_update()) {
-                // Nothing decides any more.
-                (Phase::Ending, _) | (_, Leads::Elsewhere) => Availability::Standby,
+                (Phase::Leaving | Phase::Ending, _) | (_, Leads::Elsewhere) => Availability::Standby,
                 (Phase::Serving, Leads::Here) if knows_endpoints => Availability::Ready,
                 (Phase::Serving | Phase::Draining, Leads::Here | Leads::Lapsed) => Availability::Unready,
             };
