@@ -461,6 +461,8 @@ async fn serve_connections(
             break;
         }
     }
+    // One that was dealt out in this moment would be open and never served.
+    drop(connections);
     // A task that has panicked has ended its connections alone.
     servers.join_all().await.into_iter().collect()
 }

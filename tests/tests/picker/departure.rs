@@ -111,7 +111,7 @@ fn requests_of_a_leader_that_has_lost_its_lease_are_its_successor_s() {
         leader.companion.signal(libc::SIGCONT);
         // Its workers tell one after the other what they have: the waiting request may be granted before the running one is known.
         until("the successor knows both", || async {
-            let pool = standby.companion.pool("chat").await;
+            let pool = standby.companion.pool("chat").await?;
             let known = [&pool["stock"], &pool["waiting"]].map(|count| count.as_u64().unwrap_or_default());
             if known.iter().sum::<u64>() == 2 { Ok(()) } else { Err(pool.to_string()) }
         })
