@@ -1,5 +1,7 @@
 //! Evictions, through a real Envoy: a critical request takes the place of a sheddable one whose server is silent.
 
+use std::time::Duration;
+
 use penstock_tests::gateway::{config, pool, slots};
 use penstock_tests::{ClientRequest, Gateway, Upstream, run, until};
 
@@ -177,5 +179,43 @@ fn a_server_that_hangs_gets_no_further_critical_request() {
         healthy.next().await.answer();
         assert_eq!(urgent.await.expect("answered").status, 200);
         assert!(!stays.is_finished() && !last.is_finished(), "what is at the other server stays there");
+    });
+}
+
+#[test]
+fn requests_by_credit_give_up_their_places_too() {
+    run(async {
+        const BOUND: u32 = 8;
+        let (servers, gate) = Upstream::gated(1, Duration::ZERO).await;
+        let keys = format!("{}  eviction: {{sheddable: true, after: 100ms}}\n", slots(BOUND));
+        let gateway = Gateway::start(&config("", &[pool("chat", "m", &[&servers[0]], &keys)])).await;
+        let by_credit = async || gateway.metrics().await.sum("penstock_lease_admissions_total", &[]);
+        until("the filter admits some by itself", || async {
+            gate.open();
+            for _ in 0..50 {
+                assert_eq!(gateway.send(critical("warm")).await.status, 200);
+            }
+            gateway.stock("chat", 0).await;
+            let before = by_credit().await;
+            gate.close();
+            let shed: Vec<_> = (0..BOUND).map(|_| gateway.spawn(sheddable("shed"))).collect();
+            until("all places are taken", || async {
+                let running = servers[0].in_flight();
+                if running == BOUND as usize { Ok(()) } else { Err(running.to_string()) }
+            })
+            .await;
+            let urgent: Vec<_> = (0..BOUND).map(|_| gateway.spawn(critical("urgent"))).collect();
+            for answer in shed {
+                answer.await.expect("answered").expect_error(429, "evicted", "evicted");
+            }
+            let admitted = by_credit().await - before;
+            gate.open();
+            for answer in urgent {
+                assert_eq!(answer.await.expect("answered").status, 200);
+            }
+            gateway.stock("chat", 0).await;
+            if admitted > 0.0 { Ok(()) } else { Err("all were asked for".to_owned()) }
+        })
+        .await;
     });
 }
