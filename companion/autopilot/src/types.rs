@@ -118,6 +118,8 @@ pub struct Scraped {
     pub is_asleep: Option<bool>,
     /// When its process started, in seconds since 1970.
     pub started_s: Option<f64>,
+    /// How long before these metrics came the server was asked for them.
+    pub asked_ago: Duration,
 }
 
 /// A model server's counters.

@@ -320,7 +320,7 @@ impl Endpoint {
             Some(running) => self.follow_report(now, running),
             // Nothing but their time shows their end.
             None if release_after.is_some() => {}
-            None => self.release_abandoned(0),
+            None => self.release_abandoned(0, now),
         }
         self.foreign = running.unwrap_or(0).saturating_sub(self.sequences());
     }

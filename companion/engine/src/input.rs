@@ -349,6 +349,8 @@ pub struct ServerStats {
     pub generated: Option<u64>,
     /// Adapters in memory, by the names of their models.
     pub adapters: Option<Box<[Box<str>]>>,
+    /// How long before it told the server was asked. What has happened since may be missing.
+    pub asked_ago: Duration,
 }
 
 /// Usage of a flow before this engine started, or on another engine.

@@ -3,6 +3,8 @@
 //! A request that waits keeps its place, its flow and its band. New flow keys, claims and rewrites apply to later requests. A
 //! request that waits is rejected if the pool no longer serves its model.
 
+use core::time::Duration;
+
 use penstock_autopilot::{PendingServers, Scraped};
 use penstock_engine::Instant;
 use penstock_engine::input::{Amended, EndpointId, Input, Relisted, RequestId, ServerStats};
@@ -148,6 +150,7 @@ impl Pool {
             kv_used: scraped.and_then(|scraped| scraped.kv_used),
             generated: scraped.and_then(|scraped| scraped.totals).map(|totals| totals.output_tokens),
             adapters,
+            asked_ago: scraped.map_or(Duration::ZERO, |scraped| scraped.asked_ago),
         };
         self.decide(now, Input::ServerStats { id, stats });
         let running = scraped.and_then(|scraped| scraped.running);

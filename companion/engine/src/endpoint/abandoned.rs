@@ -77,12 +77,14 @@ impl Endpoint {
     }
 
     /// The server reports so many running sequences. What it runs beyond those of clients that are still there, and beyond the
-    /// foreign ones of the last report, is abandoned work. What waits in the server's own queue will run.
+    /// foreign ones of the last report, is abandoned work. What waits in the server's own queue will run. A report says nothing about a
+    /// client that has left since the server was asked: it may not have counted the request yet.
     pub(super) fn follow_report(&mut self, now: Instant, running: u64) {
         let waiting = self.stats.waiting.unwrap_or(0);
         let ours = self.sequences().saturating_sub(self.abandoned.sequences);
         let others = ours.saturating_add(self.foreign);
-        self.release_abandoned(running.saturating_add(waiting).saturating_sub(others));
+        let until = now.before(self.stats.asked_ago);
+        self.release_abandoned(running.saturating_add(waiting).saturating_sub(others), until);
         if ours > 0 || self.abandoned.sequences == 0 {
             self.abandoned.alone = None;
             return;
@@ -95,19 +97,20 @@ impl Endpoint {
         self.abandoned.alone = Some((since, generated));
         let seconds = if generated.is_some() { ABANDONED_STILL_S } else { ABANDONED_ALONE_S };
         if now.since(since) >= Duration::from_secs(seconds) {
-            self.release_abandoned(0);
+            self.release_abandoned(0, now);
         }
     }
 
     /// The endpoint is no longer listed.
     pub(super) fn forget_abandoned(&mut self) {
-        self.release_abandoned(0);
+        self.release_abandoned(0, Instant::MAX);
         self.abandoned.alone = None;
     }
 
-    /// Ends the oldest abandoned requests until at most so many sequences of them are left.
-    pub(super) fn release_abandoned(&mut self, sequences: u64) {
+    /// Ends the oldest abandoned requests until at most so many sequences of them are left, and none whose client left after `until`.
+    pub(super) fn release_abandoned(&mut self, sequences: u64, until: Instant) {
         while let Some(excess) = self.abandoned.sequences.checked_sub(sequences).filter(|excess| *excess > 0)
+            && self.abandoned.since().is_some_and(|since| since <= until)
         {
             match self.abandoned.requests.front_mut() {
                 // Some of its sequences have ended.

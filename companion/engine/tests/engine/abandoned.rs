@@ -41,6 +41,28 @@ fn after(release_after: Duration) -> Policy {
 }
 
 #[test]
+fn a_report_that_was_asked_for_before_a_client_left_says_nothing_about_its_request() {
+    let mut harness = reported(policy());
+    harness.register(1, "f", Default);
+    harness.register(2, "f", Default);
+    harness.advance_to(10.0);
+    leave(&mut harness, 1);
+    harness.advance_to(12.0);
+    leave(&mut harness, 2);
+    harness.advance_to(13.0);
+    let asked = |seconds| {
+        let stats = ServerStats { asked_ago: Duration::from_secs(seconds), ..ServerStats::default() };
+        Input::ServerStats { id: HERE, stats }
+    };
+    // The server hadn't counted them yet when it was asked.
+    for (seconds, held) in [(4, 2), (2, 1), (0, 0)] {
+        harness.handle(asked(seconds));
+        report(&mut harness, Some(0));
+        assert_eq!(counts(&harness), (held, held, 0), "asked {seconds} s ago");
+    }
+}
+
+#[test]
 fn the_place_of_a_client_that_left_is_free_when_the_server_reports_fewer() {
     let mut harness = reported(policy());
     for id in 1..=4 {

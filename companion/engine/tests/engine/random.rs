@@ -234,6 +234,7 @@ fn pool_input(
                 kv_used: maybe(rng, 40, |rng| rng.below(5) as f64 / 4.0),
                 generated: maybe(rng, 30, |rng| rng.below(2)),
                 adapters: maybe(rng, 30, |rng| maybe(rng, 50, |_| "n".into()).into_iter().collect()),
+                asked_ago: Duration::from_millis(rng.choose(&[0, 0, 10, 2_000])),
             },
         },
         265..269 => {

@@ -148,13 +148,15 @@ impl Reader {
                     None => std::future::pending().await,
                 }
             };
+            let mut asked = Instant::now();
             let answer = tokio::select! {
                 () = self.early.notified() => {
                     next = next.min(Instant::now() + AFTER_CLIENT_LEFT);
                     continue;
                 }
                 () = tokio::time::sleep_until(next) => {
-                    next = Instant::now() + self.scrape.interval;
+                    asked = Instant::now();
+                    next = asked + self.scrape.interval;
                     let deadline = state.stale_at().unwrap_or_else(|| Instant::now() + self.scrape.stale_after);
                     tokio::time::timeout_at(deadline, self.read(&mut client))
                         .await
@@ -165,7 +167,8 @@ impl Reader {
             if answer.as_ref().is_err_and(Failure::is_lasting) {
                 next = Instant::now() + UNUSABLE_RETRY.max(self.scrape.interval);
             }
-            let scraped = answer.as_ref().ok().map(|page| page.scraped);
+            let scraped =
+                answer.as_ref().ok().map(|page| Scraped { asked_ago: asked.elapsed(), ..page.scraped });
             let adapters = answer.as_ref().ok().and_then(|page| page.adapters.clone());
             let why = answer.err().map(|failure| failure.to_string());
             self.failures.set(&self.pool, &self.address, Check::Metrics, why.as_deref());

@@ -90,6 +90,7 @@ impl Page {
             totals: values.totals(),
             is_asleep: values.is_asleep(),
             started_s: values.get(Series::Started),
+            ..Scraped::default()
         };
         // Every server in Python or Go says when it started.
         (Scraped { started_s: None, ..scraped } != Scraped::default()).then_some(scraped)
@@ -428,6 +429,7 @@ vllm:inter_token_latency_seconds_sum{engine="0"} 8.5
             }),
             is_asleep: None,
             started_s: None,
+            ..Scraped::default()
         }
     }
 

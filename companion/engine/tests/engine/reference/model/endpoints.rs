@@ -298,7 +298,8 @@ impl Model {
             None if self.policy.release_after.is_some() => u64::MAX,
             None => 0,
         };
-        self.trim_left(id, most);
+        let asked_ago = self.scorer_inputs.stats.get(&id).map_or(Duration::ZERO, |stats| stats.asked_ago);
+        self.trim_left(id, most, if running.is_some() { self.now.before(asked_ago) } else { self.now });
         let generated = self.scorer_inputs.stats.get(&id).and_then(|stats| stats.generated);
         let mut alone = server.alone;
         if running.is_some() {
@@ -307,7 +308,7 @@ impl Model {
             alone = is_alone.then(|| same.unwrap_or((self.now, generated)));
             let patience = Duration::from_secs(if generated.is_some() { 3 } else { 20 });
             if alone.is_some_and(|(since, _)| self.now.since(since) >= patience) {
-                self.trim_left(id, 0);
+                self.trim_left(id, 0, self.now);
             }
         }
         let foreign = running.unwrap_or(0).saturating_sub(self.sequences_at(id));
@@ -316,8 +317,8 @@ impl Model {
         self.refresh_backlogs();
     }
 
-    /// The oldest requests of clients that have left end there, until so many sequences are left.
-    fn trim_left(&mut self, id: EndpointId, most: u64) {
+    /// The oldest requests of clients that have left end there, until so many sequences are left; none of clients that have left after `until`.
+    fn trim_left(&mut self, id: EndpointId, most: u64, until: Instant) {
         let here = |model: &Self| -> Vec<usize> {
             let all = model.left.iter().enumerate();
             all.filter(|(_, (_, item))| item.endpoint() == Some(id)).map(|(index, _)| index).collect()
@@ -325,6 +326,9 @@ impl Model {
         loop {
             let here = here(self);
             if here.iter().map(|&index| self.left[index].1.sequences).sum::<u64>() <= most {
+                return;
+            }
+            if self.left[here[0]].0 > until {
                 return;
             }
             self.left[here[0]].1.sequences -= 1;
