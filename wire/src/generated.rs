@@ -147,6 +147,10 @@ pub struct Hello {
     /// companion knows the order of their requests however long each Hello takes.
     #[prost(uint64, tag = "20")]
     pub clock_us: u64,
+    /// The sender is the endpoint picker of a companion, this one or another. It asks whichever companion leads, so it proves nothing about who
+    /// leads.
+    #[prost(bool, tag = "21")]
+    pub picker: bool,
 }
 /// A granted request that hasn't ended, as the filter knows it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -60,6 +60,8 @@ pub struct Settings {
     pub health: Option<TcpListener>,
     /// `None`: gateways connect in plain text.
     pub certificate: Option<Certificate>,
+    /// Where filters find this companion, as `IP:PORT`; `None`: it is the only one.
+    pub address: Option<String>,
     /// Takes the sessions that workers open with companions.
     pub companion: mpsc::Sender<NewSession>,
     /// The companion leaves its requests to the next leader, which waits until the workers have told what they run. So each opens a session
@@ -107,6 +109,7 @@ pub async fn serve(settings: Settings, shutdown: impl Future<Output = ()>) -> Re
         clock: Clock::start(),
         data: WorkersData::default(),
         shared,
+        address: settings.address,
         companion: settings.companion,
         leaves: settings.leaves.clone(),
         availability,
@@ -183,6 +186,7 @@ fn config(policy: wire::Policy, node: String) -> Config {
         routes_requeue: false,
         restarts: false,
         keeps_alive: false,
+        is_picker: true,
         policy,
     }
 }
@@ -317,6 +321,7 @@ struct Common {
     clock: Clock,
     data: WorkersData,
     shared: Shared,
+    address: Option<String>,
     companion: mpsc::Sender<NewSession>,
     leaves: watch::Receiver<bool>,
     availability: watch::Receiver<Availability>,
@@ -373,7 +378,7 @@ impl WorkerThread {
                         &common.config,
                         common.data.clone(),
                         common.shared.clone(),
-                        Sessions::new(common.companion.clone(), to_worker.clone()),
+                        Sessions::new(common.address.clone(), common.companion.clone(), to_worker.clone()),
                         common.leaves.clone(),
                     );
                     let worker = Handle::new(to_worker);

@@ -22,6 +22,8 @@ pub struct NewSession {
 
 /// The open sessions of a worker.
 pub(crate) struct Sessions {
+    /// Where filters find the companion of this process.
+    own: Option<String>,
     companion: mpsc::Sender<NewSession>,
     /// Where the companion's frames go.
     events: mpsc::Sender<Event>,
@@ -44,8 +46,17 @@ impl Drop for Session {
 }
 
 impl Sessions {
-    pub(crate) const fn new(companion: mpsc::Sender<NewSession>, events: mpsc::Sender<Event>) -> Self {
-        Self { companion, events, open: Vec::new(), opened: 0 }
+    pub(crate) const fn new(
+        own: Option<String>,
+        companion: mpsc::Sender<NewSession>,
+        events: mpsc::Sender<Event>,
+    ) -> Self {
+        Self { own, companion, events, open: Vec::new(), opened: 0 }
+    }
+
+    /// The leader is another process.
+    pub(crate) fn is_elsewhere(&self, leader: Option<&str>) -> bool {
+        leader.is_some() && leader != self.own.as_deref()
     }
 
     /// Opens a session with the leader, if it is known. `false`: the companion is ending, or has too many to open.

@@ -343,12 +343,13 @@ impl Seat {
 
     fn carry_out_on_session(&mut self, now: Instant, id: SessionId, effect: SessionEffect) {
         match effect {
-            SessionEffect::OpenStream { companion: Some(_) } if !self.needs_leader() => {
-                self.worker.handle_open_failed(now, id);
-            }
             SessionEffect::OpenStream { companion } => {
-                self.is_elsewhere = companion.is_some();
-                if self.sessions.open(id, companion) {
+                let is_elsewhere = self.sessions.is_elsewhere(companion.as_deref());
+                if is_elsewhere && !self.needs_leader() {
+                    return self.worker.handle_open_failed(now, id);
+                }
+                self.is_elsewhere = is_elsewhere;
+                if self.sessions.open(id, companion.filter(|_| is_elsewhere)) {
                     self.worker.handle_opened(now, id);
                 } else {
                     self.worker.handle_open_failed(now, id);

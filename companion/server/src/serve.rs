@@ -296,10 +296,12 @@ impl Companion {
             let availability =
                 picker::availability(decisions.leads.clone(), discoveries.complete(), phases.clone());
             let (leaves, leaving) = watch::channel(false);
+            let active = config.active().config;
+            let peers = peers(&active);
+            let address = active.replicas.as_ref().map(|replicas| replicas.advertise.to_string());
             let (serving, sessions) =
-                ports.serve(picker_policy, availability, leaving, phase::leaving(phases.clone()));
+                ports.serve(picker_policy, availability, leaving, address, phase::leaving(phases.clone()));
             let rules_known = rules_known.clone();
-            let peers = peers(&config.active().config);
             let driver = driver.clone();
             let carrying = async move {
                 rules_known.await;
@@ -393,41 +395,44 @@ impl Companion {
     async fn shut_down(mut self, signal: EndSignal) {
         // Sending a phase fails when no receiver is left.
         let _ = self.phase.send(Phase::Draining);
-        let stores = self.config.stop().await;
-        let close = |stores: Option<Stores>| stores.map(|stores| tokio::spawn(stores.close(FLUSH_MAX)));
         let config = self.config.active().config;
-        let hands_over = signal == EndSignal::Terminate && config.queued == Queued::HandOver;
+        let is_alone = config.replicas.is_none();
+        // A standby has nothing to reject: another companion decides about what its picker still has.
+        let hands_over = signal == EndSignal::Terminate
+            && (config.queued == Queued::HandOver || !(is_alone || self.elections.has_lease()));
         let picker = self.picker.take_if(|_| hands_over);
         let closing = if !hands_over {
+            let stores = self.config.stop().await;
             self.drain(config.drain).await;
             resign(self.elections.resign()).await;
             // After the drain, so that the usage of requests that ended meanwhile is written as well.
             close(stores)
-        } else if config.replicas.is_none()
-            && let Some(picker) = picker
-        {
-            // Nobody else could decide about what is in this process.
-            tracing::info!(
-                drain_s = config.drain.as_secs(),
-                "shutting down: the endpoint picker takes no new requests, and those that it has may finish; then those of filters are left to \
-                 the next companion"
-            );
-            self.finish(picker, config.drain).await;
-            close(stores)
-        } else {
-            tracing::info!("handing over: waiting and running requests are left to the next companion");
-            // At once: the next companion may be starting already and needs the file.
-            let closing = close(stores);
-            match picker {
-                None => resign(self.elections.resign()).await,
-                Some(picker) => {
-                    // Its workers are named to the successor, which waits for them.
-                    picker.leaves.send_replace(self.elections.has_lease());
-                    resign(self.elections.leave()).await;
-                    self.finish(picker, config.drain).await;
-                }
+        } else if let Some(picker) = picker {
+            if is_alone {
+                // Nobody else could decide about what is in this process.
+                tracing::info!(
+                    drain_s = config.drain.as_secs(),
+                    "shutting down: the endpoint picker takes no new requests, and those that it has may finish; then those of filters are \
+                     left to the next companion"
+                );
+                self.finish(picker, config.drain).await;
+                close(self.config.stop().await)
+            } else {
+                log_hand_over();
+                let stores = self.config.stop().await;
+                // Its workers are named to the successor, which waits for them.
+                picker.leaves.send_replace(self.elections.has_lease());
+                resign(self.elections.leave()).await;
+                let closing = close(stores);
+                self.finish(picker, config.drain).await;
+                closing
             }
-            closing
+        } else {
+            log_hand_over();
+            let stores = self.config.stop().await;
+            resign(self.elections.resign()).await;
+            // At once: the next companion may be starting already and needs the file.
+            close(stores)
         };
         let _ = self.driver.shut_down().await;
         let _ = self.phase.send(Phase::Ending);
@@ -486,6 +491,15 @@ impl Companion {
             }
         }
     }
+}
+
+fn log_hand_over() {
+    tracing::info!("handing over: waiting and running requests are left to the next companion");
+}
+
+/// Closes the stores, if they are open still.
+fn close(stores: Option<Stores>) -> Option<JoinHandle<()>> {
+    stores.map(|stores| tokio::spawn(stores.close(FLUSH_MAX)))
 }
 
 /// The other companions.

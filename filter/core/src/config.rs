@@ -41,6 +41,9 @@ pub struct Config {
     /// The routes send a request with [`wire::names::KEEP_ALIVE_HEADER`] to a companion, which sends it back to the requeue listener's filter.
     #[serde(default)]
     pub keeps_alive: bool,
+    /// The host is the endpoint picker of a companion, which is the first to be asked who leads.
+    #[serde(skip)]
+    pub is_picker: bool,
     /// The policy until the companion sends one.
     #[serde(deserialize_with = "policy")]
     pub policy: wire::Policy,
@@ -104,6 +107,7 @@ mod tests {
             routes_requeue: false,
             restarts: false,
             keeps_alive: false,
+            is_picker: false,
             policy,
         };
         assert_eq!(Config::parse(json(&encoded(&expected.policy)).as_bytes()).unwrap(), expected);

@@ -90,6 +90,8 @@ pub(crate) struct Settings {
     pub(crate) node: String,
     /// A request that no server took is queued again: by way of the requeue listener, or because the host restarts its stream.
     pub(crate) can_requeue: bool,
+    /// The host is the endpoint picker of a companion.
+    pub(crate) is_picker: bool,
 }
 
 /// The state of a session.

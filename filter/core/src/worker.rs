@@ -149,6 +149,7 @@ impl Worker {
             envoy: process.id,
             node: config.node.clone(),
             can_requeue: config.restarts || config.requeue_listener.is_some() && process.key.is_some(),
+            is_picker: config.is_picker,
         };
         let policy = stored.unwrap_or_else(|| config.policy.clone());
         let mut sessions = Sessions::new(now, settings, &policy.digest);

@@ -189,6 +189,7 @@ impl World {
             routes_requeue: false,
             restarts: false,
             keeps_alive: false,
+            is_picker: false,
             policy: self.current_policy(),
         };
         let now = self.envoy_now(envoy);

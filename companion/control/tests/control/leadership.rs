@@ -594,6 +594,30 @@ fn own_picker_is_in_the_record_for_a_successor_that_it_follows() {
 }
 
 #[test]
+fn another_companion_s_picker_holds_no_leader_and_follows_the_next() {
+    let mut world = World::leading();
+    world.open(5);
+    let theirs = wire::Hello { picker: true, ..hello(picker(5), Vec::new(), vec![runs(9)]) };
+    world.send(5, Message::Hello(theirs));
+    assert_eq!(world.stock(), 1);
+    let known = KnownEnvoy { envoy: 1_005, contexts: 1, digest: context_digest(5) };
+    let Some(Report::Known { envoys, pickers, .. }) = world.control.take_known_envoys() else {
+        panic!("the leader reports its Envoys");
+    };
+    assert_eq!((envoys, pickers), (known_envoys(&[(ENVOY, 1)]), vec![known]));
+    // Its end doesn't stop a leader that is without the store of leases.
+    let lapses = world.now.after(2 * SECOND_LONG);
+    world.renew(lapses);
+    world.lose_store(&[(ENVOY, 1)]);
+    world.send(5, Message::Bye(wire::Bye {}));
+    for _ in 0..10 {
+        world.pass_beating(1, &[1]);
+        world.take();
+    }
+    assert!(world.control.leads());
+}
+
+#[test]
 fn leader_with_a_picker_alone_stops_with_its_lease() {
     let mut world = replicated();
     world.lead_after(9, &[], true);

@@ -47,6 +47,7 @@ fn worker() -> Worker {
         routes_requeue: false,
         restarts: false,
         keeps_alive: false,
+        is_picker: true,
         policy,
     };
     let random = RandomBits { epoch: Epoch { hi: 1, lo: 2 }, envoy: 3, key: Default::default() };

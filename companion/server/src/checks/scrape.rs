@@ -148,21 +148,22 @@ impl Reader {
                     None => std::future::pending().await,
                 }
             };
-            let mut asked = Instant::now();
-            let answer = tokio::select! {
+            let is_due = tokio::select! {
                 () = self.early.notified() => {
                     next = next.min(Instant::now() + AFTER_CLIENT_LEFT);
                     continue;
                 }
-                () = tokio::time::sleep_until(next) => {
-                    asked = Instant::now();
-                    next = asked + self.scrape.interval;
-                    let deadline = state.stale_at().unwrap_or_else(|| Instant::now() + self.scrape.stale_after);
-                    tokio::time::timeout_at(deadline, self.read(&mut client))
-                        .await
-                        .unwrap_or(Err(Failure::Slow))
-                }
-                () = stale => Err(Failure::Slow),
+                () = tokio::time::sleep_until(next) => true,
+                () = stale => false,
+            };
+            let asked = Instant::now();
+            let answer = if is_due {
+                next = asked + self.scrape.interval;
+                let deadline = state.stale_at().unwrap_or_else(|| asked + self.scrape.stale_after);
+                // However many clients leave meanwhile.
+                tokio::time::timeout_at(deadline, self.read(&mut client)).await.unwrap_or(Err(Failure::Slow))
+            } else {
+                Err(Failure::Slow)
             };
             if answer.as_ref().is_err_and(Failure::is_lasting) {
                 next = Instant::now() + UNUSABLE_RETRY.max(self.scrape.interval);

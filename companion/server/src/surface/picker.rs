@@ -1,9 +1,12 @@
 //! The companion as an endpoint picker: opens its ports, carries its sessions to the companion that leads, and says when it can decide.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::StreamExt as _;
 use penstock_config::{Config, Picker};
 use penstock_control as control;
@@ -13,18 +16,22 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
 
 use crate::base::listener::{self, open_tcp};
 use crate::base::phase::Phase;
 use crate::decisions::driver::{Handle, Leads};
-use crate::election::companions::{PeerError, Peers};
-use crate::surface::grpc::client;
+use crate::election::companions::Peers;
+use crate::surface::grpc::client::{Client, Session};
 use crate::surface::session_frames;
 
 /// The picker's name among the sessions in /status.
 const NODE: &str = "picker";
 /// Sessions that wait to be opened: each worker has one, and opens it again after a failure.
 const SESSIONS: usize = 64;
+
+/// Between two attempts to connect to a leader.
+const CONNECT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The ports of a picker.
 pub(crate) struct Ports {
@@ -57,18 +64,20 @@ impl Ports {
     }
 
     /// Serves until `shutdown` returns. The sessions must be carried, on the driver's thread. `leaves`: this companion leaves its requests to
-    /// the next leader.
+    /// the next leader. `address`: where filters find it, if there are several.
     pub(crate) fn serve(
         self,
         policy: Policy,
         availability: watch::Receiver<Availability>,
         leaves: watch::Receiver<bool>,
+        address: Option<String>,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> (impl Future<Output = Result<(), penstock_picker::Error>> + Send, Sessions) {
         let (companion, sessions) = mpsc::channel(SESSIONS);
         let Self { doors, health, certificate } = self;
         let node = NODE.to_owned();
-        let settings = Settings { policy, node, doors, health, certificate, companion, leaves, availability };
+        let settings =
+            Settings { policy, node, doors, health, certificate, address, companion, leaves, availability };
         (penstock_picker::serve(settings, shutdown), Sessions(sessions))
     }
 }
@@ -82,7 +91,7 @@ impl Sessions {
     pub(crate) async fn carry(mut self, driver: Handle, peers: Option<Peers>) {
         let peers = peers.map(Arc::new);
         let mut elsewhere = JoinSet::new();
-        let has_failed = Arc::<AtomicBool>::default();
+        let failing = Arc::<Failing>::default();
         loop {
             let opened = tokio::select! {
                 opened = self.0.recv() => opened,
@@ -92,7 +101,7 @@ impl Sessions {
             let leader = session.leader.as_ref().and_then(|leader| leader.parse().ok());
             match (leader, &peers) {
                 (Some(leader), Some(peers)) if !peers.is_own(leader) => {
-                    elsewhere.spawn(carry_to(peers.clone(), leader, session, has_failed.clone()));
+                    elsewhere.spawn(carry_to(peers.clone(), leader, session, failing.clone()));
                 }
                 // This companion decides, or knows who does.
                 _ => open_here(&driver, session).await,
@@ -102,29 +111,56 @@ impl Sessions {
     }
 }
 
-/// Carries a session with the leader. After a failure the worker asks for the leader again. `has_failed`: the last one has, which is known.
-async fn carry_to(peers: Arc<Peers>, leader: SocketAddr, session: NewSession, has_failed: Arc<AtomicBool>) {
+/// Carries a session with the leader. After a failure the worker asks for the leader again.
+async fn carry_to(peers: Arc<Peers>, leader: SocketAddr, session: NewSession, failing: Arc<Failing>) {
     let NewSession { from_worker, to_worker, .. } = session;
     let opened = tokio::select! {
-        opened = client::open(&peers, leader, from_worker) => opened,
+        opened = open(&peers, leader, from_worker, &failing) => opened,
         // The worker waits no longer.
         () = to_worker.closed() => return,
     };
-    let failure = match opened {
-        Ok(session) => {
-            has_failed.store(false, Ordering::Relaxed);
-            session.carry(to_worker).await.err().map(PeerError::from)
-        }
-        Err(error) => Some(error),
+    let ended = match opened {
+        Ok(session) => session.carry(to_worker).await,
+        Err(why) => Err(why),
     };
-    let Some(why) = failure else { return };
-    if has_failed.swap(true, Ordering::Relaxed) {
-        tracing::debug!(%leader, %why, "endpoint picker: the companion that leads can't be reached");
-    } else {
-        tracing::warn!(
-            %leader,
-            "endpoint picker: requests that came before another companion led wait, because that one can't be reached: {why}"
-        );
+    if let Err(why) = ended {
+        failing.note(leader, &why);
+    }
+}
+
+/// Opens a session with the leader, which may need a moment until it can be reached.
+async fn open(
+    peers: &Peers,
+    leader: SocketAddr,
+    from_worker: mpsc::Receiver<Bytes>,
+    failing: &Failing,
+) -> Result<Session, Status> {
+    let client = loop {
+        match Client::connect(peers, leader).await {
+            Ok(client) => break client,
+            Err(why) => failing.note(leader, &why),
+        }
+        tokio::time::sleep(CONNECT_PAUSE).await;
+    };
+    let session = client.open(from_worker).await?;
+    failing.0.store(false, Ordering::Relaxed);
+    Ok(session)
+}
+
+/// Whether the last session with a leader has failed, which is told once.
+#[derive(Debug, Default)]
+struct Failing(AtomicBool);
+
+impl Failing {
+    fn note(&self, leader: SocketAddr, why: &dyn Display) {
+        if self.0.swap(true, Ordering::Relaxed) {
+            tracing::debug!(%leader, %why, "endpoint picker: the companion that leads can't be reached");
+        } else {
+            tracing::warn!(
+                %leader,
+                "endpoint picker: requests that came before another companion led wait, because that one can't be reached: {why}"
+            );
+        }
     }
 }
 

@@ -56,6 +56,7 @@ impl HelloHeader<'_> {
             term: self.term,
             unreachable_term: self.unreachable_term.map_or(0, NonZeroU64::get),
             pool: self.pool.to_owned(),
+            picker: self.settings.is_picker,
             ..Hello::default()
         }
     }

@@ -3,7 +3,7 @@
 use core::num::NonZeroU64;
 
 use penstock_wire::Role;
-use penstock_wire::limits::{LEADER_WAIT, PROBE_WAIT, TAKEOVER_WAIT};
+use penstock_wire::limits::{HEARTBEAT_INTERVAL, LEADER_WAIT, PROBE_WAIT, TAKEOVER_WAIT};
 
 use super::{Link, OLDER_COMPANION, Session, SessionEffect};
 use crate::time::Instant;
@@ -30,7 +30,8 @@ impl Session {
             } else {
                 // The leader that the filter couldn't reach may have been away for a moment: the filter tries it again.
                 self.redirected = None;
-                LEADER_WAIT
+                // A picker has no other companion to ask.
+                if self.settings.is_picker { HEARTBEAT_INTERVAL } else { LEADER_WAIT }
             };
             self.link = Link::Probing { until: now.after(wait) };
             return;

@@ -134,6 +134,7 @@ fn config() -> Config {
         routes_requeue: false,
         restarts: false,
         keeps_alive: false,
+        is_picker: false,
         policy: Policy {
             digest: "d".into(),
             body_bytes_max: 1_000_000,

@@ -7,7 +7,7 @@ use axum::http::uri::PathAndQuery;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 
 use super::WINDOW_BYTES;
@@ -21,35 +21,42 @@ const KEEP_ALIVE: Duration = Duration::from_secs(2);
 /// How long a companion may take to end a session that the worker has ended.
 const END_MAX: Duration = Duration::from_millis(500);
 
+/// A connection to another companion.
+pub(crate) struct Client(tonic::client::Grpc<Channel>);
+
 /// A session with another companion.
 pub(crate) struct Session {
     frames: Streaming<Bytes>,
 }
 
-/// Opens a session with the companion at `address`.
-///
-/// # Errors
-/// When the companion can't be reached.
-pub(crate) async fn open(
-    peers: &Peers,
-    address: SocketAddr,
-    from_worker: mpsc::Receiver<Bytes>,
-) -> Result<Session, PeerError> {
-    let settings = |endpoint: Endpoint| {
-        endpoint
-            .tcp_nodelay(true)
-            .initial_stream_window_size(WINDOW_BYTES)
-            .initial_connection_window_size(WINDOW_BYTES)
-            .http2_keep_alive_interval(KEEP_ALIVE)
-            .keep_alive_timeout(KEEP_ALIVE)
-    };
-    let channel = peers.connect(address, settings).await?;
-    let mut client = tonic::client::Grpc::new(channel);
-    client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
-    let outgoing = Request::new(ReceiverStream::new(from_worker));
-    let path = PathAndQuery::from_static(SESSION);
-    let frames = client.streaming(outgoing, path, SessionCodec).await?.into_inner();
-    Ok(Session { frames })
+impl Client {
+    /// Connects to the companion at `address`.
+    ///
+    /// # Errors
+    /// When it can't be reached.
+    pub(crate) async fn connect(peers: &Peers, address: SocketAddr) -> Result<Self, PeerError> {
+        let settings = |endpoint: Endpoint| {
+            endpoint
+                .tcp_nodelay(true)
+                .initial_stream_window_size(WINDOW_BYTES)
+                .initial_connection_window_size(WINDOW_BYTES)
+                .http2_keep_alive_interval(KEEP_ALIVE)
+                .keep_alive_timeout(KEEP_ALIVE)
+        };
+        Ok(Self(tonic::client::Grpc::new(peers.connect(address, settings).await?)))
+    }
+
+    /// Opens a session with these frames.
+    ///
+    /// # Errors
+    /// When the connection has failed.
+    pub(crate) async fn open(mut self, from_worker: mpsc::Receiver<Bytes>) -> Result<Session, Status> {
+        self.0.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+        let outgoing = Request::new(ReceiverStream::new(from_worker));
+        let path = PathAndQuery::from_static(SESSION);
+        let frames = self.0.streaming(outgoing, path, SessionCodec).await?.into_inner();
+        Ok(Session { frames })
+    }
 }
 
 impl Session {

@@ -173,6 +173,7 @@ pub(crate) fn config(change: impl FnOnce(&mut Config)) -> Config {
         routes_requeue: false,
         restarts: false,
         keeps_alive: false,
+        is_picker: false,
         policy: Policy {
             digest: "d0".into(),
             body_bytes_max: 1_000,
