@@ -118,7 +118,7 @@ pub struct Scraped {
     pub is_asleep: Option<bool>,
     /// When its process started, in seconds since 1970.
     pub started_s: Option<f64>,
-    /// How long before these metrics came the server was asked for them.
+    /// The time from the request for these metrics to their arrival.
     pub asked_ago: Duration,
 }
 

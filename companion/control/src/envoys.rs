@@ -14,7 +14,8 @@ pub(crate) struct Envoys(HashMap<EnvoyId, Contexts>);
 struct Contexts {
     /// Those of filters, which can follow another leader.
     filters: Group,
-    /// Those of this companion's own endpoint picker, which follow another leader if this companion ends as planned.
+    /// Those of endpoint pickers: of this companion, and of earlier leaders that have requests left. They follow the next leader if this one
+    /// ends as planned.
     pickers: Group,
 }
 
@@ -55,7 +56,7 @@ impl Envoys {
         self.by_process(|contexts| contexts.filters)
     }
 
-    /// The workers of this companion's own endpoint picker.
+    /// The processes of endpoint pickers whose workers have sessions here: this companion's, and those of earlier leaders.
     pub(crate) fn known_pickers(&self) -> Vec<KnownEnvoy> {
         self.by_process(|contexts| contexts.pickers)
     }

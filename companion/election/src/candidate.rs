@@ -71,8 +71,8 @@ struct Leading {
     renewed_at: Instant,
     /// What the store should have.
     record: Record,
-    /// The workers of this companion's own endpoint picker, which only a leader that leaves names to its successor: they are gone with one
-    /// that dies.
+    /// The endpoint pickers with sessions at this leader. Only a leader that leaves names them to its successor: its own picker is gone with a
+    /// leader that dies.
     pickers: Vec<KnownEnvoy>,
     /// The control has reported its Envoys: it has taken over.
     is_complete: bool,

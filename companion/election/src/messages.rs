@@ -57,7 +57,7 @@ pub enum Input {
     },
     /// From the process: give the lease up and never take it again.
     Resign,
-    /// From the process: as [`Input::Resign`], and the workers of its own endpoint picker follow the next leader, which waits for them.
+    /// From the process: as [`Input::Resign`], and the endpoint pickers with sessions here follow the next leader, which waits for them.
     Leave,
     /// From the process: send no more requests. The lease expires by itself.
     Stop,
@@ -91,7 +91,7 @@ pub enum Report {
         term: u64,
         /// The Envoys with sessions here.
         envoys: Vec<KnownEnvoy>,
-        /// The workers of the companion's own endpoint picker.
+        /// The endpoint pickers with sessions here: the companion's own, and those of earlier leaders that have requests left.
         pickers: Vec<KnownEnvoy>,
     },
 }

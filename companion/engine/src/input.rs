@@ -349,7 +349,7 @@ pub struct ServerStats {
     pub generated: Option<u64>,
     /// Adapters in memory, by the names of their models.
     pub adapters: Option<Box<[Box<str>]>>,
-    /// How long before it told the server was asked. What has happened since may be missing.
+    /// The time from the request for these metrics to their arrival. What has happened at the server since that request may be missing.
     pub asked_ago: Duration,
 }
 

@@ -7,8 +7,8 @@ pub enum Availability {
     Ready,
     /// It takes requests, and they wait. A gateway that has a choice should ask another picker.
     Unready,
-    /// Another companion leads, or none: new streams are refused. About those that are here, the leader decides, with whom the workers open
-    /// sessions as filters do.
+    /// Another companion leads, or none: new streams are refused. The leader decides about the requests of present streams: the workers
+    /// open sessions with the leader's companion, as filters do.
     Standby,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A gateway that loads no filter asks an endpoint picker by Envoy's external processing protocol (`ext_proc`) where each request goes. The
 //! picker is the third host of the filter core, beside WebAssembly and native code: the core makes every decision, over sessions with
-//! the companion of the same process, or, when that one leads no longer, with the one that does. This crate turns the gateway's messages into the core's events, and its decisions into
-//! answers.
+//! the companion of the same process, or, when that companion no longer leads, with the leader. This crate turns the gateway's messages
+//! into the core's events, and its decisions into answers.
 //!
 //! Each worker has a thread, which carries the connections that are dealt to it, so that a message and its answer stay on one thread:
 //!

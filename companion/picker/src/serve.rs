@@ -64,8 +64,8 @@ pub struct Settings {
     pub address: Option<String>,
     /// Takes the sessions that workers open with companions.
     pub companion: mpsc::Sender<NewSession>,
-    /// The companion leaves its requests to the next leader, which waits until the workers have told what they run. So each opens a session
-    /// there before the picker ends, also without streams.
+    /// The companion leaves its requests to the next leader, which waits until each worker has listed its requests. So each worker opens a
+    /// session with the next leader before the picker ends, also without streams.
     pub leaves: watch::Receiver<bool>,
     /// Whether gateways should ask this picker.
     pub availability: watch::Receiver<Availability>,
@@ -152,7 +152,7 @@ pub async fn serve(settings: Settings, shutdown: impl Future<Output = ()>) -> Re
         follow(following, count).await;
     }
     join_all(ends.into_iter().map(End::end)).await;
-    // Until here they say that nobody should ask this picker. The process ends: they may be cut.
+    // Until here the health checks have said NOT_SERVING. The process ends: health checks may be cut.
     if let Some(checks) = checks {
         checks.abort();
     }
@@ -466,7 +466,7 @@ async fn serve_connections(
             break;
         }
     }
-    // One that was dealt out in this moment would be open and never served.
+    // A connection that was dealt out in this moment would be open and never served.
     drop(connections);
     // A task that has panicked has ended its connections alone.
     servers.join_all().await.into_iter().collect()

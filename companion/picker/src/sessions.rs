@@ -12,7 +12,8 @@ use crate::limits::FRAMES;
 /// `from_worker`.
 #[derive(Debug)]
 pub struct NewSession {
-    /// Where the leader listens for filters, as `IP:PORT`; `None`: the companion of this process leads, or knows who does.
+    /// Where the leader listens for filters, as `IP:PORT`; `None`: the session is with the companion of this process,
+    /// which leads, or knows the leader.
     pub leader: Option<String>,
     /// The worker's frames, encoded.
     pub from_worker: mpsc::Receiver<Bytes>,

@@ -241,8 +241,8 @@ impl Seat {
         count(&mut self.is_following, is_connected && self.is_elsewhere, &self.shared.following);
     }
 
-    /// Another companion decides about what this worker has. Without that, it is none of that companion's filters: their coming and going
-    /// matters there.
+    /// This worker has something for a leader in another process: requests, reports of their ends, or the promise of a session. An idle
+    /// worker has no session with such a leader, which would have to watch over it.
     fn needs_leader(&self) -> bool {
         !self.streams.is_empty() || self.worker.unacknowledged() > 0 || *self.leaves.borrow()
     }

@@ -21,7 +21,7 @@ const UNRECORDED: &str = "its Envoy is new, and the store of leases doesn't answ
 impl Control {
     /// A part of a Hello has arrived. With the last part the session is open.
     pub(super) fn receive_hello(&mut self, now: Instant, conn: ConnId, mut hello: wire::Hello) {
-        // That of another companion, which led before, comes in as filters do.
+        // The picker of an earlier leader connects where filters do.
         if hello.picker
             && let Some(session) = self.sessions.get_mut(&conn)
         {

@@ -77,8 +77,8 @@ impl Endpoint {
     }
 
     /// The server reports so many running sequences. What it runs beyond those of clients that are still there, and beyond the
-    /// foreign ones of the last report, is abandoned work. What waits in the server's own queue will run. A report says nothing about a
-    /// client that has left since the server was asked: it may not have counted the request yet.
+    /// foreign ones of the last report, is abandoned work. What waits in the server's own queue will run. A report
+    /// releases no request whose client left after the report was requested: the server may not have counted that request yet.
     pub(super) fn follow_report(&mut self, now: Instant, running: u64) {
         let waiting = self.stats.waiting.unwrap_or(0);
         let ours = self.sequences().saturating_sub(self.abandoned.sequences);
@@ -107,7 +107,8 @@ impl Endpoint {
         self.abandoned.alone = None;
     }
 
-    /// Ends the oldest abandoned requests until at most so many sequences of them are left, and none whose client left after `until`.
+    /// Ends the oldest abandoned requests until at most so many sequences of them are left. A request whose client left
+    /// after `until` stays.
     pub(super) fn release_abandoned(&mut self, sequences: u64, until: Instant) {
         while let Some(excess) = self.abandoned.sequences.checked_sub(sequences).filter(|excess| *excess > 0)
             && self.abandoned.since().is_some_and(|since| since <= until)

@@ -53,11 +53,6 @@ impl Peers {
         Self { own: replicas.advertise, companions: replicas.companions.clone(), tls: tls.cloned() }
     }
 
-    /// This is where this companion listens.
-    pub(crate) fn is_own(&self, address: SocketAddr) -> bool {
-        address == self.own
-    }
-
     /// Connects to the companion at `address`.
     ///
     /// # Errors

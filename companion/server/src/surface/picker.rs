@@ -100,10 +100,10 @@ impl Sessions {
             let Some(session) = opened else { break };
             let leader = session.leader.as_ref().and_then(|leader| leader.parse().ok());
             match (leader, &peers) {
-                (Some(leader), Some(peers)) if !peers.is_own(leader) => {
+                (Some(leader), Some(peers)) => {
                     elsewhere.spawn(carry_to(peers.clone(), leader, session, failing.clone()));
                 }
-                // This companion decides, or knows who does.
+                // This companion decides, or knows the leader.
                 _ => open_here(&driver, session).await,
             }
         }
