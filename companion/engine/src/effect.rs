@@ -125,9 +125,14 @@ pub enum BudgetReport {
     /// The flow's budget was reset by [`crate::Input::ResetBudget`], under the same condition. What was reported of it before no longer
     /// counts anywhere. Another engine takes it as [`crate::Input::BudgetResets`].
     Reset(Box<str>),
-    /// This engine has followed a reset at another one, under the same condition: what it has reported of the flow's usage, and other
-    /// engines don't know yet, no longer counts.
-    Forgotten(Box<str>),
+    /// This engine has heard of a reset at another one, under the same condition: what it has reported of the flow's usage, and other
+    /// engines don't know yet, no longer counts. What it reports from here on was used after the reset.
+    Forgotten {
+        /// The flow.
+        flow: Box<str>,
+        /// The reset's number.
+        number: u64,
+    },
     /// A request met no room in the budget of its flow, which is a shadow and has decided nothing. At most once for each request.
     Shadowed {
         /// The flow.

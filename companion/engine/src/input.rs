@@ -577,7 +577,8 @@ pub enum Input {
     /// no day again. One that goes back further is followed, and what was used stays.
     Utc(Duration),
     /// Usage of budgets at other engines beside this one. Entries of flows, units or periods that the policy doesn't have are ignored,
-    /// and so is what has left its window, is from a step or day before the flow's last reset, or was settled before it.
+    /// and so is what has left its window, and that of a flow whose last reset here the other engines haven't heard of
+    /// ([`BudgetReset::Here`]).
     BudgetUsage {
         /// What was settled since the last such event.
         settled: Vec<BudgetUsage>,
@@ -588,9 +589,7 @@ pub enum Input {
     /// have if the entries had been used here: what exceeds the limit of their time is owed. All entries of a flow belong into one
     /// such event.
     BudgetHistory(Vec<BudgetUsage>),
-    /// Resets at other engines, or from before this engine started. They come before the history and before what was used after them.
-    /// What this engine has used of the flow's budget and runs, up to now, counts no longer, unless all of it is later than the reset.
-    /// A reset is remembered for [`crate::limits::BUDGET_RESET_KEPT`].
+    /// Resets in the order in which all engines hear of them, before the usage that comes after them.
     BudgetResets(Vec<BudgetReset>),
     /// So many tokens more may be used of every window of the flow's budget that counts tokens. They pay a debt first. What is left of
     /// them ends with the day, week or month, or when as much time has passed as the window is long. Ignored for a flow without a budget.

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use penstock_engine::input::{BudgetReset, BudgetUsage, UsageKind, UsedAt};
+use penstock_engine::input::{BudgetUsage, UsageKind, UsedAt};
 use penstock_engine::limits::BUDGET_STEPS;
 use penstock_engine::policy::{BudgetPeriod, CostUnit};
 
@@ -144,14 +144,6 @@ impl Counter {
     }
 }
 
-/// What a store knows of a pool's budgets.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct PastBudgets {
-    /// Resets, which come first: what was used, as far as the store has it, was used after them.
-    pub(super) resets: Vec<BudgetReset>,
-    pub(super) used: Vec<BudgetUsage>,
-}
-
 /// What a flow has used, or was given, in one bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Counted {
@@ -170,17 +162,14 @@ impl Counted {
         self.used_at(used_at)
     }
 
-    /// The engine's record if `bucket` is the exact time, and it was settled by `settled_by`.
-    pub(super) fn exact_usage(self, now: u64, settled_by: u64) -> BudgetUsage {
+    /// The engine's record if `bucket` is the exact time.
+    pub(super) fn exact_usage(self, now: u64) -> BudgetUsage {
         let used_at = if self.period.is_calendar() {
             self.period.used_at(self.bucket, now)
         } else {
             UsedAt::Ago(Duration::from_millis(now.saturating_sub(self.bucket)))
         };
-        BudgetUsage {
-            settled_ago: Duration::from_millis(now.saturating_sub(settled_by)),
-            ..self.used_at(used_at)
-        }
+        self.used_at(used_at)
     }
 
     fn used_at(self, used_at: UsedAt) -> BudgetUsage {
@@ -190,7 +179,6 @@ impl Counted {
             period: self.period.period(),
             kind: self.counter.kind(),
             used_at,
-            settled_ago: Duration::ZERO,
             amount: self.amount,
         }
     }
@@ -203,19 +191,6 @@ pub(super) fn time_of(usage: &BudgetUsage, taken_at: u64) -> Option<u64> {
         UsedAt::Since(seconds) => u64::try_from(seconds).ok()?.checked_mul(SECOND_MS),
         UsedAt::Debt => None,
     }
-}
-
-/// When `usage`, which is from `taken_at`, was settled at the latest, in milliseconds by the store's clock.
-pub(super) fn settled_by(usage: &BudgetUsage, taken_at: u64) -> u64 {
-    taken_at.saturating_sub(millis(usage.settled_ago))
-}
-
-/// Whether `usage`, which is from `taken_at` by the store's clock, is from before a reset at that time. It certainly is if it was settled
-/// before. Otherwise the end of its bucket decides.
-pub(super) fn is_before_reset(usage: &BudgetUsage, taken_at: u64, reset_at: u64) -> bool {
-    let period = PeriodCode::from(usage.period);
-    let ends = time_of(usage, taken_at).map(|time| period.bucket(time).saturating_add(period.width()));
-    reset_at > settled_by(usage, taken_at) || ends.is_some_and(|ends| ends <= reset_at)
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Usage of budgets, and changes by hand, that wait for the next write of a store, and what runs of flows with budgets.
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Duration;
 
-use penstock_engine::input::{BudgetReset, BudgetRunning, BudgetUsage, UsedAt};
+use penstock_engine::input::{BudgetRunning, BudgetUsage, UsedAt};
 use penstock_engine::units::Tokens;
 use tokio::time::Instant;
 
@@ -31,6 +31,14 @@ struct Key {
     when: When,
 }
 
+/// A reset of a flow's budget at this companion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OwnReset {
+    pub(super) flow: Box<str>,
+    /// How long ago that was.
+    pub(super) ago: Duration,
+}
+
 /// What a flow runs: tokens as estimated, and requests.
 pub(super) type Running = (Box<str>, u64, u64);
 
@@ -38,12 +46,11 @@ pub(super) type Running = (Box<str>, u64, u64);
 #[derive(Debug)]
 pub(super) struct BudgetBuffer {
     origin: Instant,
-    /// The sum, and when something was last added to it.
-    used: HashMap<Key, (u64, Instant)>,
+    used: HashMap<Key, u64>,
     /// When flows were reset here.
     resets: HashMap<Box<str>, Instant>,
-    /// Flows of which nothing counts that was taken from this buffer before.
-    forgotten: HashSet<Box<str>>,
+    /// Flows of which nothing counts that was taken from this buffer before, and the number of the reset at another companion.
+    forgotten: HashMap<Box<str>, Option<u64>>,
     /// Flows beyond the limit are left out.
     running: HashMap<Box<str>, (u64, u64)>,
 }
@@ -54,7 +61,7 @@ impl Default for BudgetBuffer {
             origin: Instant::now(),
             used: HashMap::new(),
             resets: HashMap::new(),
-            forgotten: HashSet::new(),
+            forgotten: HashMap::new(),
             running: HashMap::new(),
         }
     }
@@ -90,15 +97,14 @@ impl BudgetBuffer {
         if self.used.len() >= BUFFERED_KEYS_MAX && !self.used.contains_key(&key) {
             return false;
         }
-        let (sum, last) = self.used.entry(key).or_insert((0, now));
+        let sum = self.used.entry(key).or_default();
         *sum = sum.saturating_add(usage.amount);
-        *last = now;
         true
     }
 
     /// The flow is reset: nothing of it that was added before is taken. Returns `false` if there is no place for that.
     pub(super) fn reset(&mut self, flow: &str, now: Instant) -> bool {
-        self.forget(flow);
+        self.forget(flow, None);
         let has_place = self.resets.len() < BUFFERED_KEYS_MAX || self.resets.contains_key(flow);
         if has_place {
             self.resets.insert(flow.into(), now);
@@ -106,23 +112,24 @@ impl BudgetBuffer {
         has_place
     }
 
-    /// Nothing of the flow that was added before is taken.
-    pub(super) fn forget(&mut self, flow: &str) {
+    /// Nothing of the flow that was added before is taken. `number`: of the reset at another companion.
+    pub(super) fn forget(&mut self, flow: &str, number: Option<u64>) {
         self.used.retain(|key, _| *key.flow != *flow);
-        if self.forgotten.len() < BUFFERED_KEYS_MAX {
-            self.forgotten.insert(flow.into());
+        if self.forgotten.len() < BUFFERED_KEYS_MAX || self.forgotten.contains_key(flow) {
+            let last = self.forgotten.entry(flow.into()).or_default();
+            *last = number.max(*last);
         }
     }
 
-    pub(super) fn take_resets(&mut self, now: Instant) -> Vec<BudgetReset> {
+    pub(super) fn take_resets(&mut self, now: Instant) -> Vec<OwnReset> {
         let resets = std::mem::take(&mut self.resets).into_iter();
         let resets =
-            resets.map(|(flow, reset_at)| BudgetReset { flow, ago: now.saturating_duration_since(reset_at) });
+            resets.map(|(flow, reset_at)| OwnReset { flow, ago: now.saturating_duration_since(reset_at) });
         resets.collect()
     }
 
-    /// Takes the flows of which nothing counts that was taken before.
-    pub(super) fn take_forgotten(&mut self) -> HashSet<Box<str>> {
+    /// Takes the flows of which nothing counts that was taken before, with the number of the last reset at another companion.
+    pub(super) fn take_forgotten(&mut self) -> HashMap<Box<str>, Option<u64>> {
         std::mem::take(&mut self.forgotten)
     }
 
@@ -141,7 +148,7 @@ impl BudgetBuffer {
         let since_origin = now.saturating_duration_since(self.origin);
         let mut used: Vec<_> = std::mem::take(&mut self.used).into_iter().collect();
         used.sort_unstable_by_key(|(key, _)| key.when);
-        let usages = used.into_iter().map(|(key, (amount, last))| {
+        let usages = used.into_iter().map(|(key, amount)| {
             let used_at = match key.when {
                 // At the end of the part, so that no usage leaves its window early, nor lies before a reset in the part.
                 When::Part(part) => {
@@ -156,7 +163,6 @@ impl BudgetBuffer {
                 period: key.period.period(),
                 kind: key.counter.kind(),
                 used_at,
-                settled_ago: now.saturating_duration_since(last),
                 amount,
             }
         });
@@ -207,7 +213,6 @@ mod tests {
             period,
             kind: UsageKind::Used,
             used_at,
-            settled_ago: Duration::ZERO,
             amount,
         }
     }
@@ -227,10 +232,6 @@ mod tests {
         assert!(buffer.add(used("a", UsedAt::Since(86_400), u64::MAX), now));
         let mut taken = buffer.take_used(now + seconds(7));
         taken.sort_by_key(|usage| usage.amount);
-        assert!(taken.iter().all(|usage| usage.settled_ago == seconds(7)));
-        for usage in &mut taken {
-            usage.settled_ago = Duration::ZERO;
-        }
         let expected = [
             used("a", UsedAt::Ago(seconds(6)), 1),
             used("a", UsedAt::Ago(seconds(106)), 4),
@@ -252,13 +253,17 @@ mod tests {
         }
         assert!(buffer.reset("a", now));
         assert!(buffer.add(topped_up.clone(), now));
-        buffer.forget("c");
+        buffer.forget("a", Some(7));
+        buffer.forget("a", Some(6));
+        buffer.forget("c", Some(9));
+        assert!(buffer.add(topped_up.clone(), now));
         let mut taken = buffer.take_used(now);
         taken.sort_by_key(|usage| usage.amount);
         assert_eq!(taken, [used("b", used_at, 2), topped_up]);
-        let expected = BudgetReset { flow: "a".into(), ago: seconds(5) };
+        let expected = OwnReset { flow: "a".into(), ago: seconds(5) };
         assert_eq!(buffer.take_resets(now + seconds(5)), [expected]);
-        assert_eq!(buffer.take_forgotten(), ["a", "c"].map(Box::from).into());
+        let forgotten = [("a".into(), Some(7)), ("c".into(), Some(9))];
+        assert_eq!(buffer.take_forgotten(), forgotten.into());
         assert!(buffer.take_resets(now).is_empty() && buffer.take_forgotten().is_empty());
     }
 

@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_control::Kept;
-use penstock_engine::input::PastUsage;
+use penstock_engine::input::{BudgetUsage, PastUsage};
 use tokio::sync::oneshot;
 
-use super::budget::PastBudgets;
 use super::write_buffer::WriteBuffer;
 
 /// Messages that wait for a task.
@@ -41,7 +40,7 @@ pub(super) struct Attach {
     /// Receives the pool's stored usage, if its windows begin now.
     pub(super) past_usage: Option<oneshot::Sender<Vec<PastUsage>>>,
     /// Receives what was used of the pool's budgets, if they begin now.
-    pub(super) past_budgets: Option<oneshot::Sender<PastBudgets>>,
+    pub(super) past_budgets: Option<oneshot::Sender<Vec<BudgetUsage>>>,
 }
 
 /// The usage of a pool that a store keeps.

@@ -92,9 +92,10 @@ impl Recorders {
     }
 
     /// What was recorded of the flow's budget until now isn't written any more, because it was reset at another companion.
-    pub fn forget_budget(&self, pool: &str, flow: &str) {
+    /// `number`: the one of [`penstock_engine::input::BudgetReset::Elsewhere`].
+    pub fn forget_budget(&self, pool: &str, flow: &str, number: u64) {
         if let Some(buffer) = self.0.get(pool).and_then(|recorder| recorder.buffer.as_ref()) {
-            buffer.forget_budget(flow);
+            buffer.forget_budget(flow, number);
         }
     }
 

@@ -25,7 +25,7 @@ mod restore;
 mod restoring;
 mod stream;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,12 +34,12 @@ use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, Client, RedisError};
 use penstock_config::RedisUrl;
 use penstock_control::Kept;
-use penstock_engine::input::PastUsage;
+use penstock_engine::input::{BudgetUsage, PastUsage};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use self::reader::{Command, Reader};
 use self::restoring::{Restoring, waiting};
-use super::budget::PastBudgets;
 use super::health::Health;
 use super::message::Windows;
 use super::write_buffer::{SharedUsage, UsageBatch};
@@ -91,6 +91,8 @@ pub(super) struct Redis {
     /// Names what this companion runs.
     companion: Arc<str>,
     reader: mpsc::Sender<Command>,
+    /// When this companion began to use the store.
+    opened: Instant,
 }
 
 /// A pool with usage windows or budgets.
@@ -100,7 +102,7 @@ struct Attached {
     writer_id: Arc<str>,
     windows: Windows,
     restoring: Restoring,
-    own_resets: budgets::OwnResets,
+    known_resets: budgets::KnownResets,
 }
 
 /// How long the stream keeps entries for these windows.
@@ -124,7 +126,14 @@ impl Redis {
             "usage of other companions",
             Reader::new(client.clone(), health, shared_usage, companion.clone()).run(commands),
         );
-        Ok(Self { client, connection: None, pools: BTreeMap::new(), companion, reader })
+        Ok(Self {
+            client,
+            connection: None,
+            pools: BTreeMap::new(),
+            companion,
+            reader,
+            opened: Instant::now(),
+        })
     }
 
     /// Reads this pool's stream from now on, if it has windows: usage from the window's beginning if `past_usage` is given, and usage of
@@ -134,7 +143,7 @@ impl Redis {
         pool: Arc<str>,
         windows: Windows,
         past_usage: Option<oneshot::Sender<Vec<PastUsage>>>,
-        past_budgets: Option<oneshot::Sender<PastBudgets>>,
+        past_budgets: Option<oneshot::Sender<Vec<BudgetUsage>>>,
     ) {
         if windows.kept().is_none() {
             self.detach(&pool).await;
@@ -145,9 +154,9 @@ impl Redis {
             Some(previous) if previous.windows.has_budgets && past_budgets.is_none() => None,
             Some(_) | None => Some(waiting(past_budgets)).filter(|_| windows.has_budgets),
         };
-        let (writer_id, before) = match previous {
-            Some(previous) => (Some(previous.writer_id), previous.restoring),
-            None => (None, Restoring::Done),
+        let (writer_id, before, known_resets) = match previous {
+            Some(previous) => (Some(previous.writer_id), previous.restoring, previous.known_resets),
+            None => (None, Restoring::Done, budgets::KnownResets::default()),
         };
         let writer_id = match writer_id.filter(|_| past_usage.is_none()) {
             Some(id) => id,
@@ -158,7 +167,7 @@ impl Redis {
             writer_id: writer_id.clone(),
             windows,
             restoring: restoring.unwrap_or(before),
-            own_resets: budgets::OwnResets::default(),
+            known_resets,
         };
         self.pools.insert(pool.clone(), attached);
         let attach = Command::Attach { pool: pool.clone(), windows, writer_id, past_usage };
@@ -172,6 +181,14 @@ impl Redis {
         if self.pools.remove(pool).is_some() {
             // The reader runs as long as this sender.
             let _ = self.reader.send(Command::Detach(pool.into())).await;
+        }
+    }
+
+    /// The engine has heard of these resets by number: what a batch has of these flows from here on was used after them.
+    pub(super) fn know_resets(&mut self, pool: &str, resets: HashMap<Box<str>, Option<u64>>) {
+        if let Some(attached) = self.pools.get_mut(pool) {
+            let numbered = resets.into_iter().filter_map(|(flow, number)| Some((flow, number?)));
+            numbered.for_each(|(flow, number)| attached.known_resets.hear(flow, number));
         }
     }
 
@@ -252,11 +269,10 @@ impl Redis {
         };
         let (writer_id, kept) = (writer_id.clone(), kept(*windows));
         let key = used_key(&batch.pool);
-        // In this order the batch is never taken to be older than it is: what was used after a reset was heard of isn't before it.
         let age = millis(batch.taken.elapsed());
         let now = self.server_time().await?;
         let taken_at = now.saturating_sub(age);
-        self.drop_reset(batch, taken_at, now).await?;
+        self.drop_reset(batch, now).await?;
         let mut pipe = ::redis::pipe();
         pipe.atomic();
         if let Some(running) = &batch.running {
@@ -283,19 +299,14 @@ impl Redis {
         let answer = pipe.query_async(connection).await;
         let is_written = self.check::<Option<()>>(answer)?.is_some();
         if let Some(attached) = self.pools.get_mut(&batch.pool).filter(|_| is_written) {
-            attached.own_resets.add(&batch.budget_resets, taken_at, now);
+            attached.known_resets.write(&batch.budget_resets, taken_at, now);
         }
         Ok(is_written)
     }
 
-    /// Drops what the batch has from before resets by other companions. Its engine may not have heard of them. From here on, a transaction on
-    /// this connection fails if the resets change before.
-    async fn drop_reset(
-        &mut self,
-        batch: &mut UsageBatch,
-        taken_at: u64,
-        now: u64,
-    ) -> Result<(), RedisError> {
+    /// Drops what the batch has of flows that other companions have reset, if this one's engine hasn't heard of it: when it does, it will
+    /// forget the same. From here on, a transaction on this connection fails if the resets change before.
+    async fn drop_reset(&mut self, batch: &mut UsageBatch, now: u64) -> Result<(), RedisError> {
         if batch.budgets.is_empty() {
             return Ok(());
         }
@@ -304,12 +315,11 @@ impl Redis {
         let answer = watch.query_async(connection).await;
         self.check::<()>(answer)?;
         let connection = self.connected().await?;
-        let answer = budgets::resets(connection, &batch.pool, now).await;
-        let mut resets = self.check(answer)?;
+        let answer = budgets::read_resets(&batch.pool, now).query_async(connection).await;
+        let resets: Vec<(String, u64)> = self.check(answer)?;
         if let Some(attached) = self.pools.get(&batch.pool) {
-            attached.own_resets.remove_from(&mut resets);
+            attached.known_resets.drop_unknown(batch, resets);
         }
-        budgets::drop_reset(batch, &resets, taken_at);
         Ok(())
     }
 
@@ -353,8 +363,6 @@ fn entry_command(
     if !batch.budgets.is_empty() {
         let budgets = entry::encode_budgets(&batch.budgets, taken_at);
         command.arg(entry::BUDGETS).arg(budgets);
-        let settled = entry::encode_settled(&batch.budgets, taken_at);
-        command.arg(entry::SETTLED).arg(settled);
     }
     if batch.running.is_some() {
         command.arg(entry::RUNNING).arg(companion);

@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use penstock_config::{self as config, Config, Pool, RedisUrl};
 use penstock_control::Kept;
-use penstock_engine::input::PastUsage;
+use penstock_engine::input::{BudgetUsage, PastUsage};
 use penstock_engine::policy::Discipline;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::budget::PastBudgets;
 use super::file::File;
 use super::health::Health;
 use super::message::{Attach, INBOX, Message, Windowed, Windows};
@@ -327,7 +326,7 @@ struct PendingRestore {
     deadline: Option<Instant>,
     models: Option<oneshot::Receiver<Vec<(String, Kept)>>>,
     past_usage: Option<oneshot::Receiver<Vec<PastUsage>>>,
-    past_budgets: Option<oneshot::Receiver<PastBudgets>>,
+    past_budgets: Option<oneshot::Receiver<Vec<BudgetUsage>>>,
 }
 
 impl PendingRestore {
@@ -342,7 +341,7 @@ impl PendingRestore {
         }
         if let Some(budgets) = self.past_budgets {
             let budgets = by_deadline(self.deadline, budgets).await.unwrap_or_default();
-            (past.budget_resets, past.past_budgets) = (budgets.resets, budgets.used);
+            past.past_budgets = budgets;
         }
         if !past.is_empty() {
             restored.past_usage.push(past);

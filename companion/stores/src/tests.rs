@@ -191,7 +191,6 @@ fn of_budget(flow: &str, amount: u64) -> BudgetUsage {
         period: BudgetPeriod::Sliding(Duration::from_secs(3_600)),
         kind: UsageKind::Used,
         used_at: UsedAt::Ago(Duration::ZERO),
-        settled_ago: Duration::ZERO,
         amount,
     }
 }

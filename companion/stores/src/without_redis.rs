@@ -1,15 +1,14 @@
 //! Replaces the redis store in a binary without the feature `redis`, which rejects such a configuration.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
 
 use penstock_config::RedisUrl;
 use penstock_control::Kept;
-use penstock_engine::input::PastUsage;
+use penstock_engine::input::{BudgetUsage, PastUsage};
 use tokio::sync::{mpsc, oneshot};
 
-use super::budget::PastBudgets;
 use super::health::Health;
 use super::message::Windows;
 use super::write_buffer::{SharedUsage, UsageBatch};
@@ -34,8 +33,12 @@ impl Redis {
         _pool: Arc<str>,
         _windows: Windows,
         _past_usage: Option<oneshot::Sender<Vec<PastUsage>>>,
-        _past_budgets: Option<oneshot::Sender<PastBudgets>>,
+        _past_budgets: Option<oneshot::Sender<Vec<BudgetUsage>>>,
     ) {
+        match *self {}
+    }
+
+    pub(super) fn know_resets(&mut self, _pool: &str, _resets: HashMap<Box<str>, Option<u64>>) {
         match *self {}
     }
 

@@ -2,7 +2,7 @@
 //! what runs, for a store that companions share.
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use penstock_engine::input::{Band, BudgetReset, BudgetRunning, BudgetUsage, Past
 use penstock_engine::units::Tokens;
 use tokio::time::Instant;
 
-use super::budget_buffer::{self, BudgetBuffer};
+use super::budget_buffer::{self, BudgetBuffer, OwnReset};
 use super::{BUFFERED_KEYS_MAX, RUNNING_MAX};
 
 /// The identity that used tokens, and the model it used.
@@ -69,10 +69,10 @@ pub(super) struct Contents {
     pub(super) used: Vec<(UsageKey, u64)>,
     /// Entries dropped because the buffer was full.
     pub(super) dropped: u64,
-    /// Resets of budgets, as of now.
-    pub(super) budget_resets: Vec<BudgetReset>,
-    /// Flows of which no usage of budgets counts that was taken before.
-    pub(super) forgotten: HashSet<Box<str>>,
+    /// Resets of budgets here, as of now.
+    pub(super) budget_resets: Vec<OwnReset>,
+    /// Flows of which no usage of budgets counts that was taken before, with the number of the last reset at another companion.
+    pub(super) forgotten: HashMap<Box<str>, Option<u64>>,
     /// What was used of budgets after that, as of now.
     pub(super) budgets: Vec<BudgetUsage>,
     /// What runs; `None`: the same as the last time.
@@ -140,9 +140,9 @@ impl WriteBuffer {
         }
     }
 
-    /// What was added of the flow's budget before isn't taken any more.
-    pub(super) fn forget_budget(&self, flow: &str) {
-        self.state().budgets.forget(flow);
+    /// What was added of the flow's budget before isn't taken any more, because of the reset of this number at another companion.
+    pub(super) fn forget_budget(&self, flow: &str, number: u64) {
+        self.state().budgets.forget(flow, Some(number));
     }
 
     /// [`Self::set_running`] of a flow with a budget.
@@ -197,7 +197,7 @@ pub struct SharedUsage {
     pub settled: Vec<PastUsage>,
     /// What runs there, where that has changed.
     pub running: Vec<RunningUsage>,
-    /// Resets of budgets, before all of the following.
+    /// Resets of budgets that all companions know now, before all of the following.
     pub budget_resets: Vec<BudgetReset>,
     /// Usage of budgets from before this companion's start.
     pub past_budgets: Vec<BudgetUsage>,
@@ -242,8 +242,8 @@ pub(super) struct UsageBatch {
     pub(super) window: Option<Duration>,
     pub(super) taken: Instant,
     pub(super) used: Arc<[(UsageKey, u64)]>,
-    /// Resets of budgets, as of `taken`. The usage of these flows in this batch is later.
-    pub(super) budget_resets: Arc<[BudgetReset]>,
+    /// Resets of budgets here, as of `taken`. The usage of these flows in this batch is later.
+    pub(super) budget_resets: Arc<[OwnReset]>,
     /// What was used of budgets, as of `taken`.
     pub(super) budgets: Arc<[BudgetUsage]>,
     /// What runs; `None`: the same as in the batch before.

@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_engine::input::BudgetReset;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::budget::PastBudgets;
+use super::budget_buffer::OwnReset;
 use super::file::File;
 use super::health::{Health, Operation};
 use super::message::{Attach, Message, Windowed, Windows};
@@ -157,8 +156,7 @@ impl StoreWriter {
                     let _ = past_usage.send(stored.past_usage);
                 }
                 if let Some(past_budgets) = past_budgets {
-                    let _ = past_budgets
-                        .send(PastBudgets { used: stored.past_budgets, ..PastBudgets::default() });
+                    let _ = past_budgets.send(stored.past_budgets);
                 }
                 let _ = models.send(stored.models);
                 self.health.succeeded(Operation::Write);
@@ -200,7 +198,11 @@ impl StoreWriter {
             );
         }
         for batch in self.backlog.iter_mut().filter(|batch| batch.pool == *pool) {
-            batch.retain_budgets(|usage| !forgotten.contains(&usage.flow));
+            batch.retain_budgets(|usage| !forgotten.contains_key(&usage.flow));
+        }
+        if let Store::Redis(redis) = &mut self.store {
+            // What is in the backlog from here on was used after these resets.
+            redis.know_resets(pool, forgotten);
         }
         let mut running = if ends {
             self.published.remove(pool).map(|_| Arc::default())
@@ -216,8 +218,7 @@ impl StoreWriter {
             }
         }
         let (mut used, mut budgets) = (used.chunks(BATCH_MAX), budgets.chunks(BATCH_MAX));
-        let mut resets: VecDeque<Arc<[BudgetReset]>> =
-            budget_resets.chunks(RESETS_MAX).map(Arc::from).collect();
+        let mut resets: VecDeque<Arc<[OwnReset]>> = budget_resets.chunks(RESETS_MAX).map(Arc::from).collect();
         loop {
             let budget_resets = resets.pop_front().unwrap_or_default(); // Usage comes after all resets.
             let (used, budgets, running) = match resets.is_empty() {

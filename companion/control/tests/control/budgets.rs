@@ -37,7 +37,6 @@ fn used(period: BudgetPeriod, used_at: UsedAt, amount: u64) -> BudgetUsage {
         period,
         kind: UsageKind::Used,
         used_at,
-        settled_ago: Duration::ZERO,
         amount,
     }
 }
@@ -120,13 +119,13 @@ fn a_reset_at_another_companion_forgets_what_was_used_here() {
     world.open_session(1, 1, Vec::new(), Vec::new());
     assert_eq!(ask(&mut world, 1).0, [Outcome::Bypassed]);
     assert_eq!(ask(&mut world, 2).0, [Outcome::RejectedBudget]);
-    let resets = vec![BudgetReset { flow: "acme".into(), ago: Duration::ZERO }];
+    let resets = vec![BudgetReset::Elsewhere { flow: "acme".into(), number: 7 }];
     for pool in ["unknown", "chat"] {
         let (pool, resets) = (pool.into(), resets.clone());
         world.handle(Event::Pool(pool, PoolEvent::BudgetResets(resets)));
     }
     let reports = world.take().budgets;
-    assert_eq!(reports[0], ("chat".into(), BudgetReport::Forgotten("acme".into())));
+    assert_eq!(reports[0], ("chat".into(), BudgetReport::Forgotten { flow: "acme".into(), number: 7 }));
     assert_eq!(ask(&mut world, 3).0, [Outcome::Bypassed]);
 }
 

@@ -69,9 +69,9 @@ impl Clock {
         self.utc.saturating_add(i128::from(now.as_nanos()) - i128::from(self.set_at.as_nanos()))
     }
 
-    /// The second after 1970 began that contains the moment so many nanoseconds before `now`.
-    fn second_before(&self, now: Instant, ago: i128) -> i64 {
-        let seconds = self.utc_at(now).saturating_sub(ago).div_euclid(SECOND);
+    /// The second after 1970 began that contains `now`.
+    fn second_at(&self, now: Instant) -> i64 {
+        let seconds = self.utc_at(now).div_euclid(SECOND);
         i64::try_from(seconds).unwrap_or(if seconds < 0 { i64::MIN } else { i64::MAX })
     }
 
@@ -97,7 +97,7 @@ pub(super) struct Calendar {
 impl Calendar {
     fn new(rule: BudgetCalendar, clock: &Clock, now: Instant) -> Self {
         // A clock that has gone back a little begins no period again.
-        let second = clock.second_before(now, 0).max(clock.latest_second());
+        let second = clock.second_at(now).max(clock.latest_second());
         let periods =
             Unit::ALL.map(|unit| Period { number: rule.number(unit, second), step: 0, ends: Instant::MAX });
         let mut calendar = Self { rule, periods };
@@ -132,7 +132,7 @@ impl Calendar {
     }
 
     fn begin_periods(&mut self, clock: &Clock, now: Instant, moved: Moved) {
-        let second = clock.second_before(now, 0);
+        let second = clock.second_at(now);
         for unit in Unit::ALL {
             let number = self.rule.number(unit, second);
             let period = &mut self.periods[unit as usize];
@@ -222,11 +222,6 @@ impl Calendars {
     /// When the period of `step` begins in a calendar.
     pub(super) fn begins(&self, calendar: &Calendar, unit: Unit, step: StepNumber) -> Instant {
         self.clock.instant(calendar.first_second(unit, step))
-    }
-
-    /// The step of a calendar that contains the moment so many nanoseconds before `now`; at most the present one.
-    pub(super) fn step_before(&self, calendar: &Calendar, unit: Unit, now: Instant, ago: i128) -> StepNumber {
-        calendar.step_of(unit, self.clock.second_before(now, ago))
     }
 
     fn begin_periods(&mut self, now: Instant, moved: Moved) {

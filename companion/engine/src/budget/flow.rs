@@ -63,8 +63,6 @@ pub(super) struct FlowBudget {
     shift: Option<Box<Shift>>,
     /// A number that no other state of any flow has had.
     pub(super) generation: u32,
-    /// Nothing that counts was used here before.
-    pub(super) since: Instant,
     /// The reservations of what runs here.
     pub(super) running: Amount,
     /// The flow is held.
@@ -85,7 +83,6 @@ impl FlowBudget {
             added: 0,
             shift: None,
             generation,
-            since: moment.at,
             running: Amount::default(),
             held: false,
             wake: None,
@@ -167,11 +164,10 @@ impl FlowBudget {
     }
 
     /// Nothing that was used or runs here counts any more.
-    pub(super) fn reset(&mut self, generation: u32, now: Instant) {
+    pub(super) fn reset(&mut self, generation: u32) {
         self.windows.iter_mut().for_each(Window::reset);
         self.running = Amount::default();
         self.generation = generation;
-        self.since = now;
     }
 
     /// The flow's budget was `old` and is `new`. Windows of the same glob, unit and period stay. If the calendar changes, what was used in

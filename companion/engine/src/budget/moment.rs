@@ -104,22 +104,6 @@ impl Shift {
     }
 }
 
-/// A moment in the engine's time that may be before the owner's origin, in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct PastMoment(i128);
-
-impl PastMoment {
-    /// The moment so long before `now`.
-    pub(super) fn ago(now: Instant, ago: Duration) -> Self {
-        let ago = i128::try_from(ago.as_nanos()).unwrap_or(i128::MAX);
-        Self(i128::from(now.as_nanos()).saturating_sub(ago))
-    }
-
-    pub(super) fn is_before(self, instant: Instant) -> bool {
-        self.0 < i128::from(instant.as_nanos())
-    }
-}
-
 /// The number of the step of a sliding window that contains a time. Steps before the owner's origin have negative numbers.
 fn number(nanos: i128, window: Duration) -> StepNumber {
     let (width, _) = steps(window);
@@ -157,25 +141,13 @@ impl LocalNow<'_> {
     pub(super) fn step_of(&self, usage: &BudgetUsage) -> Option<StepNumber> {
         match (usage.used_at, usage.period) {
             (UsedAt::Ago(ago), BudgetPeriod::Sliding(duration)) => {
-                let PastMoment(nanos) = PastMoment::ago(self.moment.at, ago);
+                // It may be before the owner's origin.
+                let ago = i128::try_from(ago.as_nanos()).unwrap_or(i128::MAX);
+                let nanos = i128::from(self.moment.at.as_nanos()).saturating_sub(ago);
                 Some(number(nanos, duration))
             }
             (UsedAt::Since(seconds), period) => Some(self.calendar.step_of(unit(period)?, seconds)),
             (UsedAt::Ago(_) | UsedAt::Debt, _) => None,
-        }
-    }
-
-    /// The step of a window of this period at an earlier moment.
-    pub(super) fn step_at(&self, period: BudgetPeriod, PastMoment(nanos): PastMoment) -> StepNumber {
-        let of_unit = |unit| {
-            let ago = i128::from(self.moment.at.as_nanos()).saturating_sub(nanos);
-            self.calendars.step_before(self.calendar, unit, self.moment.at, ago)
-        };
-        match period {
-            BudgetPeriod::Sliding(duration) => number(nanos, duration),
-            BudgetPeriod::Day => of_unit(Unit::Day),
-            BudgetPeriod::Week => of_unit(Unit::Week),
-            BudgetPeriod::Month => of_unit(Unit::Month),
         }
     }
 
@@ -244,8 +216,7 @@ mod tests {
         let calendars = Calendars::of_utc(Instant::ZERO);
         let minute = BudgetPeriod::Sliding(Duration::from_secs(120));
         let now = Now::new(Instant::from_nanos(7 * SECOND), &calendars).under(0);
-        let ago = PastMoment::ago(now.moment.at, Duration::from_secs(8));
-        assert_eq!((now.moment.step(minute), now.step_at(minute, ago)), (3, -1));
+        assert_eq!(now.moment.step(minute), 3);
         assert_eq!(now.begins(minute, 4), Instant::from_nanos(8 * SECOND));
         assert_eq!(now.begins(minute, -1), Instant::ZERO);
     }

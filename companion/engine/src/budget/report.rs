@@ -38,7 +38,6 @@ impl Table {
                     period: window.period,
                     kind: UsageKind::Used,
                     used_at: used_at(window.period, step, ago, &now),
-                    settled_ago: Duration::ZERO,
                     amount,
                 });
             };
@@ -82,7 +81,6 @@ impl Table {
             period: window.period,
             kind: UsageKind::ToppedUp,
             used_at: used_at(window.period, now.moment.step(window.period), Duration::ZERO, &now),
-            settled_ago: Duration::ZERO,
             amount: tokens,
         });
         reports.collect()
@@ -90,10 +88,10 @@ impl Table {
 
     /// Adds usage that was settled elsewhere, or before, or a top-up there. `index` is the flow's budget.
     pub(crate) fn add_used(&mut self, usage: &BudgetUsage, index: usize, now: &Now<'_>) {
-        let local = now.under(index);
-        if self.is_forgotten(usage, &local) {
+        if self.is_reset_here(&usage.flow) {
             return;
         }
+        let local = now.under(index);
         let Some((flow, budget)) = self.entry_with_budget(&usage.flow, index, now) else {
             return;
         };

@@ -1,37 +1,34 @@
-//! Resets of flows' budgets. Each is remembered for a while, because usage from before it may still be reported.
+//! Resets of flows' budgets at this engine that the other engines haven't heard of.
 
 use alloc::boxed::Box;
 
 use hashlink::LinkedHashMap;
 
-use super::moment::PastMoment;
-use super::{LocalNow, Now};
-use crate::input::BudgetUsage;
 use crate::limits::{BUDGET_RESET_KEPT, BUDGET_RESETS_MAX};
+use crate::time::Instant;
 
-/// The last reset of each flow, in the order in which they became known.
+/// The flows, in the order of their resets, with the time of each.
 #[derive(Debug, Default)]
-pub(super) struct Resets(LinkedHashMap<Box<str>, PastMoment>);
+pub(super) struct Resets(LinkedHashMap<Box<str>, Instant>);
 
 impl Resets {
-    pub(super) fn remember(&mut self, name: &str, moment: PastMoment, now: &Now<'_>) {
-        let before = self.0.remove(name);
-        self.0.insert(name.into(), before.map_or(moment, |before| before.max(moment)));
-        let oldest = PastMoment::ago(now.instant, BUDGET_RESET_KEPT);
+    /// The flow is reset now.
+    pub(super) fn begin(&mut self, name: &str, now: Instant) {
+        self.0.remove(name);
+        self.0.insert(name.into(), now);
         while let Some((_, first)) = self.0.front()
-            && (oldest > *first || self.0.len() > BUDGET_RESETS_MAX)
+            && (now.since(*first) > BUDGET_RESET_KEPT || self.0.len() > BUDGET_RESETS_MAX)
         {
             self.0.pop_front();
         }
     }
 
-    /// The usage was settled before the flow's last reset, or is from a step before that.
-    pub(super) fn is_forgotten(&self, usage: &BudgetUsage, now: &LocalNow<'_>) -> bool {
-        let Some(reset) = self.0.get(&usage.flow) else {
-            return false;
-        };
-        let is_earlier = |step| step < now.step_at(usage.period, *reset);
-        *reset > PastMoment::ago(now.moment.at, usage.settled_ago)
-            || now.step_of(usage).is_some_and(is_earlier)
+    /// The other engines have heard of it.
+    pub(super) fn end(&mut self, name: &str) {
+        self.0.remove(name);
+    }
+
+    pub(super) fn contains(&self, name: &str) -> bool {
+        self.0.contains_key(name)
     }
 }

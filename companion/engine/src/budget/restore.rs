@@ -11,7 +11,7 @@ use crate::policy::BudgetWindow;
 
 impl Table {
     /// Replays what a flow has used before everything that it has used here. `index` is its budget.
-    pub(crate) fn replay(&mut self, name: &str, index: usize, past: &[&BudgetUsage], now: &Now<'_>) {
+    pub(crate) fn replay(&mut self, name: &str, index: usize, past: &[BudgetUsage], now: &Now<'_>) {
         let Some((flow, budget)) = self.entry_with_budget(name, index, now) else {
             return;
         };
@@ -34,14 +34,14 @@ pub(super) fn count(window: &mut Window, step: StepNumber, usage: &BudgetUsage) 
 
 fn of_window<'a>(
     definition: &BudgetWindow,
-    past: &'a [&BudgetUsage],
+    past: &'a [BudgetUsage],
 ) -> impl Iterator<Item = &'a BudgetUsage> + Clone {
     let (unit, period) = (definition.unit, definition.period);
-    past.iter().copied().filter(move |usage| (usage.unit, usage.period) == (unit, period))
+    past.iter().filter(move |usage| (usage.unit, usage.period) == (unit, period))
 }
 
 /// A window in which only these usages count, at the present moment.
-fn replayed(definition: &BudgetWindow, usages: &[&BudgetUsage], now: &LocalNow<'_>) -> Window {
+fn replayed(definition: &BudgetWindow, usages: &[BudgetUsage], now: &LocalNow<'_>) -> Window {
     let same = of_window(definition, usages);
     let mut steps: Vec<(StepNumber, &BudgetUsage)> =
         same.clone().filter_map(|usage| Some((now.step_of(usage)?, usage))).collect();
@@ -88,7 +88,6 @@ mod tests {
             period: WINDOW.period,
             kind: UsageKind::Used,
             used_at: UsedAt::Ago(Duration::from_secs(seconds)),
-            settled_ago: Duration::ZERO,
             amount,
         }
     }
@@ -131,7 +130,7 @@ mod tests {
                     UsageKind::ToppedUp => topped_up_ago(end - when, amount),
                 })
                 .collect();
-            let mut replayed = replayed(&WINDOW, &usages.iter().collect::<Vec<_>>(), &now);
+            let mut replayed = replayed(&WINDOW, &usages, &now);
             // Nothing is left of a top-up by nothing, but its end.
             lived.top_up(step(end), 0);
             replayed.top_up(step(end), 0);
@@ -144,11 +143,11 @@ mod tests {
         let calendars = Calendars::of_utc(second(0));
         let moment = |now| Now::new(second(now), &calendars).under(0);
         let past = |now: u64| [used_ago(now - 10, 130), topped_up_ago(now - 12, 50)];
-        let window = replayed(&WINDOW, &past(14).each_ref(), &moment(14));
+        let window = replayed(&WINDOW, &past(14), &moment(14));
         assert_eq!((window.used(), window.debt(), window.room()), (130, 0, 20));
-        let window = replayed(&WINDOW, &past(21).each_ref(), &moment(21));
+        let window = replayed(&WINDOW, &past(21), &moment(21));
         assert_eq!((window.used(), window.room()), (30, 120));
-        let window = replayed(&WINDOW, &past(23).each_ref(), &moment(23));
+        let window = replayed(&WINDOW, &past(23), &moment(23));
         assert_eq!((window.used(), window.room()), (0, 100));
     }
 
@@ -160,7 +159,7 @@ mod tests {
         let other_window =
             BudgetUsage { period: BudgetPeriod::Sliding(Duration::from_secs(60)), ..used_ago(1, 6) };
         let debt = BudgetUsage { used_at: UsedAt::Debt, ..used_ago(0, 30) };
-        let window = replayed(&WINDOW, &[&other_unit, &used_ago(1, 7), &debt, &other_window], &now);
+        let window = replayed(&WINDOW, &[other_unit, used_ago(1, 7), debt, other_window], &now);
         assert_eq!((window.used(), window.room()), (37, 63));
     }
 }

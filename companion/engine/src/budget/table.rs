@@ -6,19 +6,16 @@
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use core::time::Duration;
 
 use hashbrown::HashMap;
 use hashlink::LinkedHashMap;
 use smallvec::SmallVec;
 
+use super::Now;
 use super::flow::{Amount, FlowBudget, Reservation};
-use super::moment::PastMoment;
 use super::resets::Resets;
 use super::window::Counted;
-use super::{LocalNow, Now};
 use crate::ids::JobId;
-use crate::input::BudgetUsage;
 use crate::limits::BUDGET_FLOWS_MAX;
 use crate::policy::{Budget, Flows, Over};
 use crate::time::Instant;
@@ -86,9 +83,6 @@ impl Table {
         }
         let flow = self.flows.get_mut(name).expect("invariant: it has an entry by now");
         flow.advance(&self.budgets[flow.budget], &now.under(flow.budget).moment);
-        if flow.is_idle() {
-            flow.since = now.instant;
-        }
         flow
     }
 
@@ -186,35 +180,30 @@ impl Table {
         }
     }
 
-    /// See [`crate::Input::ResetBudget`].
-    pub(crate) fn reset(&mut self, name: &str, now: &Now<'_>) {
-        self.resets.remember(name, PastMoment::ago(now.instant, Duration::ZERO), now);
+    /// See [`crate::Input::ResetBudget`]. `is_told`: other engines hear of it.
+    pub(crate) fn reset(&mut self, name: &str, is_told: bool, now: &Now<'_>) {
+        if is_told {
+            self.resets.begin(name, now.instant);
+        }
         self.forget(name, now);
     }
 
-    /// See [`crate::Input::BudgetResets`]. Returns whether the flow may have used something before.
-    pub(crate) fn reset_elsewhere(&mut self, name: &str, ago: Duration, now: &Now<'_>) -> bool {
-        let moment = PastMoment::ago(now.instant, ago);
-        self.resets.remember(name, moment, now);
-        let flow = self.flows.get(name);
-        let is_affected = flow.is_some_and(|flow| !moment.is_before(flow.since));
-        if is_affected {
-            self.forget(name, now);
-        }
-        is_affected
+    /// The other engines have heard of the flow's reset.
+    pub(crate) fn end_reset(&mut self, name: &str) {
+        self.resets.end(name);
+    }
+
+    /// The other engines haven't heard of the flow's reset: they may report usage from before it.
+    pub(crate) fn is_reset_here(&self, name: &str) -> bool {
+        self.resets.contains(name)
     }
 
     /// Nothing of the flow counts any more.
-    fn forget(&mut self, name: &str, now: &Now<'_>) {
+    pub(crate) fn forget(&mut self, name: &str, now: &Now<'_>) {
         let generation = self.next_generation();
         if let Some(flow) = self.get(name, now) {
-            flow.reset(generation, now.instant);
+            flow.reset(generation);
         }
-    }
-
-    /// The usage is from before the flow's last reset. `now`: by the calendar of the flow's budget.
-    pub(crate) fn is_forgotten(&self, usage: &BudgetUsage, now: &LocalNow<'_>) -> bool {
-        self.resets.is_forgotten(usage, now)
     }
 
     /// The flow under the budget `index` for usage that other engines report.

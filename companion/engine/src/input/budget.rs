@@ -19,8 +19,6 @@ pub struct BudgetUsage {
     pub kind: UsageKind,
     /// When.
     pub used_at: UsedAt,
-    /// The usage was settled at least so long ago.
-    pub settled_ago: Duration,
     /// How much.
     pub amount: u64,
 }
@@ -35,13 +33,21 @@ pub enum UsageKind {
     ToppedUp,
 }
 
-/// All that a flow had used of its budget by then, and all top-ups, count no longer.
+/// A reset of a flow's budget, in the order in which all engines hear of resets and usage. An empty flow: `anonymous`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BudgetReset {
-    /// The fairness identity; empty: `anonymous`.
-    pub flow: Box<str>,
-    /// How long ago that was.
-    pub ago: Duration,
+pub enum BudgetReset {
+    /// Another engine has reset the flow. All that this engine has used of the flow's budget until now, and all top-ups, count no longer.
+    Elsewhere {
+        /// The fairness identity.
+        flow: Box<str>,
+        /// What the sender calls this reset; [`crate::BudgetReport::Forgotten`] says it again.
+        number: u64,
+    },
+    /// The other engines have heard of this engine's [`crate::Input::ResetBudget`]: what they report from here on, they have used after it.
+    Here {
+        /// The fairness identity.
+        flow: Box<str>,
+    },
 }
 
 /// When something was used of a budget: when the request was dispatched, or later if its step has left the window by then.

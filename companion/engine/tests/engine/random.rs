@@ -266,9 +266,9 @@ fn budget_input(rng: &mut Rng, roll: u64, now: Instant) -> Option<Input> {
     Some(match roll {
         320..324 => Input::TopUp { flow, tokens: Tokens(1 + rng.below(800)) },
         324..326 => Input::ResetBudget(flow),
-        326 => Input::BudgetResets(vec![BudgetReset {
-            flow,
-            ago: Duration::from_millis(rng.choose(&[0, 0, 2_000, 100_000_000])),
+        326 => Input::BudgetResets(vec![match rng.below(4) {
+            0 => BudgetReset::Here { flow },
+            number => BudgetReset::Elsewhere { flow, number },
         }]),
         327..331 => Input::Utc(utc(rng, now)),
         _ => Input::BudgetUsage {
@@ -303,7 +303,6 @@ fn budget_usage(rng: &mut Rng) -> BudgetUsage {
         period,
         kind: rng.choose(&[UsageKind::Used, UsageKind::Used, UsageKind::ToppedUp]),
         used_at,
-        settled_ago: Duration::from_secs(rng.choose(&[0, 0, 1, 10])),
         amount: rng.below(300),
     }
 }

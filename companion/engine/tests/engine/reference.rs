@@ -81,15 +81,6 @@ fn restrict_input(input: Input, policy: &Policy, without: Without) -> Option<Inp
             settled.retain(|usage| usage.kind == UsageKind::Used || !holds(policy));
             Input::BudgetUsage { settled, running: Vec::new() }
         }
-        (_, Input::BudgetResets(mut resets)) => {
-            // The model doesn't know since when a flow uses its budget: a reset is of now, or from before the start.
-            for reset in &mut resets {
-                if reset.ago < START.since(Instant::ZERO) {
-                    reset.ago = Duration::ZERO;
-                }
-            }
-            Input::BudgetResets(resets)
-        }
         (_, Input::Policy(next)) => Input::Policy(Box::new(known_change(policy, *next))),
         (Without::Refunds, Input::Requeue(_)) => return None,
         (

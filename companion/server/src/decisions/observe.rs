@@ -133,7 +133,7 @@ impl Observer {
             BudgetReport::Used(used) => self.recorders.record_budget_used(pool, used),
             BudgetReport::Running(running) => self.recorders.record_budget_running(pool, running),
             BudgetReport::Reset(flow) => self.recorders.record_budget_reset(pool, &flow),
-            BudgetReport::Forgotten(flow) => self.recorders.forget_budget(pool, &flow),
+            BudgetReport::Forgotten { flow, number } => self.recorders.forget_budget(pool, &flow, number),
             BudgetReport::Shadowed { .. } => {}
         }
     }

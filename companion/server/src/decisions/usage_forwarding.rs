@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use penstock_control::{Event, PoolEvent};
-use penstock_engine::input::{BudgetReset, BudgetUsage};
+use penstock_engine::input::BudgetUsage;
 
 use crate::base::essential;
 use crate::decisions::driver::{Gone, Handle};
@@ -24,18 +24,9 @@ pub(crate) async fn send_restored(restored: Restored, driver: &Handle) -> Result
             let chunk = past.by_ref().take(CHUNK).collect();
             driver.add_usage(restored.pool.clone(), chunk, Vec::new()).await?;
         }
-        send_resets(&restored.pool, restored.budget_resets, driver).await?;
         send_history(&restored.pool, restored.past_budgets, driver).await?;
     }
     Ok(())
-}
-
-async fn send_resets(pool: &Arc<str>, resets: Vec<BudgetReset>, driver: &Handle) -> Result<(), Gone> {
-    if resets.is_empty() {
-        return Ok(());
-    }
-    let pool = pool.clone();
-    driver.send(Event::Pool(pool, PoolEvent::BudgetResets(resets))).await
 }
 
 /// Sends what was used of budgets. The engine replays what it gets of a flow at once, so a message has all of its flows.
@@ -76,7 +67,9 @@ pub(crate) fn forward_shared(stores: &mut Stores, driver: Handle) {
 async fn forward(shared: SharedUsage, driver: &Handle) -> Result<(), Gone> {
     let SharedUsage { pool, settled, running, budget_resets, past_budgets, budgets, budgets_running } =
         shared;
-    send_resets(&pool, budget_resets, driver).await?;
+    if !budget_resets.is_empty() {
+        driver.send(Event::Pool(pool.clone(), PoolEvent::BudgetResets(budget_resets))).await?;
+    }
     send_history(&pool, past_budgets, driver).await?;
     if !budgets.is_empty() || !budgets_running.is_empty() {
         let event =

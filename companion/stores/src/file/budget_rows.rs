@@ -138,11 +138,12 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use penstock_engine::input::{BudgetReset, UsageKind, UsedAt};
+    use penstock_engine::input::{UsageKind, UsedAt};
     use penstock_engine::policy::{BudgetPeriod, CostUnit};
     use tempfile::TempDir;
 
     use super::*;
+    use crate::budget_buffer::OwnReset;
 
     const MINUTE: BudgetPeriod = BudgetPeriod::Sliding(Duration::from_secs(60));
 
@@ -164,7 +165,6 @@ mod tests {
             period,
             kind: UsageKind::Used,
             used_at,
-            settled_ago: Duration::ZERO,
             amount,
         }
     }
@@ -187,7 +187,7 @@ mod tests {
             used: Arc::default(),
             budget_resets: resets
                 .iter()
-                .map(|flow| BudgetReset { flow: (*flow).into(), ago: Duration::ZERO })
+                .map(|flow| OwnReset { flow: (*flow).into(), ago: Duration::ZERO })
                 .collect(),
             budgets: budgets.into(),
             running: None,

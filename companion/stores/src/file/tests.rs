@@ -453,7 +453,6 @@ fn usage_stays_when_the_wall_clock_jumps_ahead_and_after_a_restart_under_that_cl
             period: BudgetPeriod::Sliding(MINUTE),
             kind: UsageKind::Used,
             used_at: UsedAt::Ago(Duration::ZERO),
-            settled_ago: Duration::ZERO,
             amount: 7,
         }]
         .into(),

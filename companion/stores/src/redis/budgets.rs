@@ -3,17 +3,17 @@
 //!
 //! A companion adds a batch once, however often it writes it: the number of its last batch stands beside the hashes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use ::redis::aio::MultiplexedConnection;
-use ::redis::{Cmd, RedisError};
+use ::redis::Cmd;
 use penstock_engine::input::{BudgetReset, BudgetUsage};
 use penstock_engine::limits::{BUDGET_RESET_KEPT, BUDGET_RESETS_MAX};
 
 use super::entry::reset_times;
 use super::{EXCHANGE_KEPT, SLACK, millis};
 use crate::BUDGET_FLOWS_MAX;
-use crate::budget::{Counter, PeriodCode, is_before_reset, time_of};
+use crate::budget::{Counter, PeriodCode, time_of};
+use crate::budget_buffer::OwnReset;
 use crate::write_buffer::UsageBatch;
 
 /// Keys: the writer's last number, the index, the resets, the hashes. Arguments: the batch's number, how long to remember it, the limit of
@@ -117,50 +117,66 @@ pub(super) const fn oldest_reset(now: u64) -> u64 {
     now.saturating_sub(BUDGET_RESET_KEPT.as_millis() as u64)
 }
 
-/// The remembered resets of the pool.
-pub(super) async fn resets(
-    connection: &mut MultiplexedConnection,
-    pool: &str,
-    now: u64,
-) -> Result<HashMap<Box<str>, u64>, RedisError> {
+/// The command that reads the remembered resets of the pool, with their times.
+pub(super) fn read_resets(pool: &str, now: u64) -> Cmd {
     let mut command = ::redis::cmd("ZRANGEBYSCORE");
     command.arg(resets_key(pool)).arg(format!("({}", oldest_reset(now)));
     command.arg("+inf").arg("WITHSCORES");
-    let resets: Vec<(String, u64)> = command.query_async(connection).await?;
-    Ok(resets.into_iter().map(|(flow, time)| (flow.into(), time)).collect())
+    command
 }
 
-/// The resets that this companion has written, by flow. Its engine has applied them at once, and counts by its own clock what is later.
+/// The last reset of each flow of which this companion's engine has heard, by its time. What the engine reports from then on was used after
+/// that reset, and so counts at all companions; what it has reported before, it has forgotten.
 #[derive(Debug, Default)]
-pub(super) struct OwnResets(HashMap<Box<str>, u64>);
+pub(super) struct KnownResets(HashMap<Box<str>, u64>);
 
-impl OwnResets {
-    /// A batch that was written, and has these resets.
-    pub(super) fn add(&mut self, resets: &[BudgetReset], taken_at: u64, now: u64) {
-        if resets.is_empty() {
-            return;
+impl KnownResets {
+    /// Begins with the `resets` that are remembered. Returns those that the engine must hear of: the others are from before this companion
+    /// used the store. `opened_at`: the server's time then.
+    pub(super) fn begin(&mut self, resets: Vec<(String, u64)>, opened_at: u64) -> Vec<BudgetReset> {
+        let mut unknown = Vec::new();
+        for (flow, time) in resets {
+            if self.knows(&flow, time) {
+                continue;
+            }
+            if time > opened_at {
+                unknown.push(BudgetReset::Elsewhere { flow: flow.into(), number: time });
+            } else {
+                self.hear(flow.into(), time);
+            }
         }
-        let written = reset_times(resets, taken_at).map(|(flow, time)| (flow.into(), time));
-        self.0.extend(written);
+        unknown
+    }
+
+    /// The engine has heard of a reset.
+    pub(super) fn hear(&mut self, flow: Box<str>, time: u64) {
+        let last = self.0.entry(flow).or_default();
+        *last = time.max(*last);
+    }
+
+    /// A batch that was written has these resets of this companion's engine.
+    pub(super) fn write(&mut self, resets: &[OwnReset], taken_at: u64, now: u64) {
+        for (flow, time) in reset_times(resets, taken_at) {
+            self.hear(flow.into(), time.saturating_add(TIMES_DIFFER_MS));
+        }
         self.0.retain(|_, time| *time > oldest_reset(now));
     }
 
-    /// Leaves the resets by other companions.
-    pub(super) fn remove_from(&self, resets: &mut HashMap<Box<str>, u64>) {
-        resets.retain(|flow, time| {
-            let own = self.0.get(flow);
-            own.is_none_or(|own| *time > own.saturating_add(TIMES_DIFFER_MS))
-        });
+    fn knows(&self, flow: &str, time: u64) -> bool {
+        self.0.get(flow).is_some_and(|known| *known >= time)
     }
-}
 
-/// Drops what the batch has from before these resets, of which the engine may not have known. `taken_at`: the server's time at which the
-/// batch was taken, in milliseconds.
-pub(super) fn drop_reset(batch: &mut UsageBatch, resets: &HashMap<Box<str>, u64>, taken_at: u64) {
-    batch.retain_budgets(|usage| {
-        let reset_at = resets.get(&usage.flow);
-        reset_at.is_none_or(|&reset_at| !is_before_reset(usage, taken_at, reset_at))
-    });
+    /// Drops what the batch has of flows with resets that the engine hasn't heard of.
+    pub(super) fn drop_unknown(&self, batch: &mut UsageBatch, resets: Vec<(String, u64)>) {
+        // A reset in the batch itself may be there already, if an earlier attempt to write the batch wasn't answered.
+        let own = batch.budget_resets.clone();
+        let is_own = |flow: &str| own.iter().any(|reset| *reset.flow == *flow);
+        let unknown = resets.into_iter().filter(|(flow, time)| !self.knows(flow, *time) && !is_own(flow));
+        let unknown: HashSet<String> = unknown.map(|(flow, _)| flow).collect();
+        if !unknown.is_empty() {
+            batch.retain_budgets(|usage| !unknown.contains(&*usage.flow));
+        }
+    }
 }
 
 /// The command that applies the batch's resets to the hashes, and adds its usage of budgets; `None`: it has none. `taken_at`: the server's
@@ -243,45 +259,63 @@ mod tests {
             period,
             kind: counter.kind(),
             used_at,
-            settled_ago: Duration::ZERO,
             amount: 1,
         }
     }
 
-    #[test]
-    fn what_was_settled_or_dispatched_before_a_reset_is_not_added() {
+    fn batch(resets: &[&str], flows: &[&str]) -> UsageBatch {
         let minute = BudgetPeriod::Sliding(Duration::from_secs(60));
-        let ago = |flow, seconds| {
-            let used_at = UsedAt::Ago(Duration::from_secs(seconds));
-            used(flow, Counter::Tokens, minute, used_at)
-        };
-        let today = |flow| used(flow, Counter::TopUps, BudgetPeriod::Day, UsedAt::Since(0));
-        let mut batch = UsageBatch {
+        let resets =
+            resets.iter().map(|&flow| OwnReset { flow: flow.into(), ago: Duration::from_millis(500) });
+        let used = flows.iter().map(|flow| used(flow, Counter::Tokens, minute, UsedAt::Ago(Duration::ZERO)));
+        UsageBatch {
             number: 1,
             pool: "p".into(),
             window: None,
             taken: Instant::now(),
             used: Arc::default(),
-            budget_resets: Arc::default(),
-            budgets: [
-                ago("later", 0),
-                today("later"),
-                ago("earlier", 5),
-                ago("earlier", 3),
-                today("earlier"),
-                ago("never", 60),
-            ]
-            .into(),
+            budget_resets: resets.collect(),
+            budgets: used.collect(),
             running: None,
-        };
-        let resets = HashMap::from([("later".into(), 100_001), ("earlier".into(), 97_200)]);
-        let mut of_others = resets.clone();
-        let mut own = OwnResets::default();
-        own.add(&[BudgetReset { flow: "later".into(), ago: Duration::from_millis(500) }], 100_001, 100_001);
-        own.remove_from(&mut of_others);
-        assert_eq!(of_others.len(), 1, "its own isn't one of them");
-        drop_reset(&mut batch, &resets, 100_000);
-        let kept = [ago("earlier", 3), today("earlier"), ago("never", 60)];
-        assert_eq!(*batch.budgets, kept);
+        }
+    }
+
+    /// What is written of a batch with usage of these flows, when these resets are remembered.
+    fn written(known: &KnownResets, mut batch: UsageBatch, resets: &[(&str, u64)]) -> Vec<String> {
+        known.drop_unknown(&mut batch, resets.iter().map(|&(flow, time)| (flow.into(), time)).collect());
+        batch.budgets.iter().map(|usage| usage.flow.to_string()).collect()
+    }
+
+    #[test]
+    fn usage_of_a_flow_is_not_written_until_its_reset_is_heard_of() {
+        let mut known = KnownResets::default();
+        let resets = [("a", 1_000)];
+        let of_all = || batch(&[], &["a", "b"]);
+        assert_eq!(written(&known, of_all(), &resets), ["b"]);
+        known.hear("a".into(), 1_000);
+        known.hear("a".into(), 900);
+        assert_eq!(written(&known, of_all(), &resets), ["a", "b"]);
+        assert_eq!(written(&known, of_all(), &[("a", 1_001)]), ["b"], "a later one");
+    }
+
+    #[test]
+    fn own_resets_are_known_however_often_they_are_written() {
+        let mut known = KnownResets::default();
+        let resets = [("a", 5_000)];
+        assert_eq!(written(&known, batch(&["a"], &["a"]), &resets), ["a"], "the second attempt");
+        known.write(&batch(&["a"], &[]).budget_resets, 4_900, 5_100);
+        assert_eq!(written(&known, batch(&[], &["a"]), &resets), ["a"]);
+        known.write(&[], 0, 5_400 + TIMES_DIFFER_MS + BUDGET_RESET_KEPT.as_millis() as u64);
+        assert!(known.0.is_empty());
+    }
+
+    #[test]
+    fn resets_from_before_the_store_was_used_are_known() {
+        let mut known = KnownResets::default();
+        known.hear("heard".into(), 2_000);
+        let resets = [("before", 1_000), ("since", 1_500), ("heard", 2_000)];
+        let unknown = known.begin(resets.map(|(flow, time)| (flow.into(), time)).to_vec(), 1_200);
+        assert_eq!(unknown, [BudgetReset::Elsewhere { flow: "since".into(), number: 1_500 }]);
+        assert_eq!(written(&known, batch(&[], &["before", "since"]), &resets), ["before"]);
     }
 }

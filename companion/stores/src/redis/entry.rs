@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use ::redis::Value;
 use ::redis::streams::StreamId;
-use penstock_engine::input::{Band, BudgetReset, BudgetUsage, PastUsage};
+use penstock_engine::input::{Band, BudgetUsage, PastUsage};
 
-use crate::budget::{Counted, Counter, PeriodCode, settled_by, time_of};
+use crate::budget::{Counted, Counter, PeriodCode, time_of};
+use crate::budget_buffer::OwnReset;
 use crate::write_buffer::UsageKey;
 use crate::{budget_buffer, millis};
 
@@ -23,8 +24,6 @@ pub(super) const USED: &str = "used";
 pub(super) const COMPANION: &str = "companion";
 /// Field, if budgets were used: a JSON list of [counter, period, milliseconds since 1970 began by the server's clock, flow, amount].
 pub(super) const BUDGETS: &str = "budgets";
-/// Field, if budgets were used: a JSON list of when each of them was settled at the latest, in milliseconds since 1970 by the server's clock.
-pub(super) const SETTLED: &str = "settled";
 /// Field, if budgets were reset before all that: a JSON list of [flow, milliseconds since 1970 began by the server's clock].
 pub(super) const RESETS: &str = "resets";
 /// Field, if the entry's companion has written its running requests: the id that is in that key.
@@ -53,8 +52,8 @@ pub(super) struct Entry {
     pub(super) companion: Option<String>,
     /// Flows whose budgets were reset, and when, in milliseconds.
     pub(super) resets: Vec<(Box<str>, u64)>,
-    /// What was used of budgets, and when it was settled at the latest, in milliseconds. The times are exact, and no buckets.
-    pub(super) budgets: Vec<(Counted, u64)>,
+    /// What was used of budgets. The times are exact, and no buckets.
+    pub(super) budgets: Vec<Counted>,
 }
 
 /// The place of an entry in its stream: the server's milliseconds, and the number among those.
@@ -83,21 +82,10 @@ pub(super) fn encode_budgets(budgets: &[BudgetUsage], taken_at: u64) -> String {
     serde_json::to_string(&members).unwrap_or_default()
 }
 
-/// The list of [`SETTLED`] as JSON.
-pub(super) fn encode_settled(budgets: &[BudgetUsage], taken_at: u64) -> String {
-    let has_time = budgets.iter().filter(|usage| time_of(usage, taken_at).is_some());
-    let times: Vec<u64> = has_time.map(|usage| settled_by(usage, taken_at)).collect();
-    serde_json::to_string(&times).unwrap_or_default()
-}
-
-/// `settled`: the list of [`SETTLED`]. What isn't in it was settled by `taken_at`.
-fn parse_budgets(text: &str, settled: &str, taken_at: u64) -> Option<Vec<(Counted, u64)>> {
+fn parse_budgets(text: &str) -> Option<Vec<Counted>> {
     let members: Vec<BudgetMember> = serde_json::from_str(text).ok()?;
-    let times: Vec<u64> = serde_json::from_str(settled).unwrap_or_default();
-    let times = times.into_iter().chain(std::iter::repeat(taken_at));
-    let members = members.into_iter().zip(times);
     let members = members.into_iter().take(MEMBERS_MAX);
-    let counted = members.filter_map(|((counter, period, bucket, flow, amount), settled_by)| {
+    let counted = members.filter_map(|(counter, period, bucket, flow, amount)| {
         let counted = Counted {
             counter: Counter::from_number(counter)?,
             period: PeriodCode::from_number(period)?,
@@ -105,18 +93,18 @@ fn parse_budgets(text: &str, settled: &str, taken_at: u64) -> Option<Vec<(Counte
             flow,
             amount,
         };
-        (counted.flow.len() <= NAME_MAX).then_some((counted, settled_by))
+        (counted.flow.len() <= NAME_MAX).then_some(counted)
     });
     Some(counted.collect())
 }
 
 /// Flows and times of resets that are as of `taken_at`, the server's time in milliseconds.
-pub(super) fn reset_times(resets: &[BudgetReset], taken_at: u64) -> impl Iterator<Item = (&str, u64)> {
+pub(super) fn reset_times(resets: &[OwnReset], taken_at: u64) -> impl Iterator<Item = (&str, u64)> {
     resets.iter().map(move |reset| (&*reset.flow, taken_at.saturating_sub(millis(reset.ago))))
 }
 
 /// The list of [`RESETS`] as JSON.
-pub(super) fn encode_resets(resets: &[BudgetReset], taken_at: u64) -> String {
+pub(super) fn encode_resets(resets: &[OwnReset], taken_at: u64) -> String {
     let members: Vec<_> = reset_times(resets, taken_at).collect();
     serde_json::to_string(&members).unwrap_or_default()
 }
@@ -182,8 +170,7 @@ pub(super) fn parse(id: &StreamId) -> Option<Entry> {
     let (millis, _) = id.id.split_once('-')?;
     let age: u64 = field(id, AGE)?.parse().ok()?;
     let time = millis.parse::<u64>().ok()?.saturating_sub(age);
-    let settled = field(id, SETTLED).unwrap_or_default();
-    let budgets = field(id, BUDGETS).and_then(|text| parse_budgets(text, settled, time));
+    let budgets = field(id, BUDGETS).and_then(parse_budgets);
     Some(Entry {
         writer_id: field(id, BY)?.to_owned(),
         number: field(id, NUMBER)?.parse().ok()?,
@@ -296,33 +283,27 @@ mod tests {
     #[test]
     fn an_entry_has_the_resets_and_top_ups_of_its_companion() {
         let whole = [(BY, "me"), (NUMBER, "7"), (AGE, "0"), (USED, "[]")];
-        let resets = [BudgetReset { flow: "a\"".into(), ago: Duration::from_millis(300) }];
+        let resets = [OwnReset { flow: "a\"".into(), ago: Duration::from_millis(300) }];
         let topped_up = BudgetUsage {
             flow: "a".into(),
             unit: CostUnit::Tokens,
             period: BudgetPeriod::Day,
             kind: UsageKind::ToppedUp,
             used_at: UsedAt::Since(86_400),
-            settled_ago: Duration::from_millis(400),
             amount: 50,
         };
         let topped_up = std::slice::from_ref(&topped_up);
         let (resets, budgets) = (encode_resets(&resets, 9_000), encode_budgets(topped_up, 9_000));
-        let settled = encode_settled(topped_up, 9_000);
-        let entry = id(
-            "9000-1",
-            &[&whole[..], &[(RESETS, &resets), (BUDGETS, &budgets), (SETTLED, &settled)]].concat(),
-        );
+        let entry = id("9000-1", &[&whole[..], &[(RESETS, &resets), (BUDGETS, &budgets)]].concat());
         let mut parsed = parse(&entry).expect("it is one");
         assert_eq!(parsed.resets, [("a\"".into(), 8_700)]);
-        let (counted, settled_by) = parsed.budgets.pop().expect("one");
-        assert_eq!([counted.exact_usage(9_000, settled_by)], topped_up);
+        let counted = parsed.budgets.pop().expect("one");
+        assert_eq!([counted.exact_usage(9_000)], topped_up);
         // A companion ignores what counts something that it doesn't know.
         let newer = r#"[[9,1,0,"a",5],[0,1,0,"b",6]]"#;
         let entry = id("9-1", &[&whole[..], &[(BUDGETS, newer), (RESETS, "{}")]].concat());
         let parsed = parse(&entry).expect("it is one");
         assert_eq!((parsed.budgets.len(), parsed.resets.len()), (1, 0));
-        assert_eq!(parsed.budgets[0].1, 9, "by the time of the entry");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use ::redis::aio::MultiplexedConnection;
 use ::redis::streams::StreamReadReply;
 use ::redis::{Client, RedisError};
-use penstock_engine::input::PastUsage;
+use penstock_engine::input::{BudgetReset, BudgetUsage, PastUsage};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -19,7 +19,6 @@ use super::elsewhere::{Elsewhere, LIST_MAX};
 use super::entry::{self, DuplicateFilter, Position};
 use super::stream::{Budgets, Stream};
 use super::{ANSWER_MAX, connect, kept, millis, running_budgets_key, running_key, used_key};
-use crate::budget::PastBudgets;
 use crate::budget_buffer::{RunningKey, running_sums};
 use crate::health::{Health, Operation};
 use crate::message::Windows;
@@ -45,15 +44,16 @@ pub(super) enum Command {
         past_usage: Option<oneshot::Sender<Vec<PastUsage>>>,
     },
     Detach(Arc<str>),
-    /// Counts usage of the pool's budgets in entries after this one.
+    /// Counts usage of the pool's budgets in entries after this one, and delivers resets from before it.
     BudgetsFrom {
         pool: Arc<str>,
         position: Position,
+        resets: Vec<BudgetReset>,
     },
     /// Delivers what was used of the pool's budgets until then.
     PastBudgets {
         pool: Arc<str>,
-        past: PastBudgets,
+        past: Vec<BudgetUsage>,
     },
 }
 
@@ -173,18 +173,16 @@ impl Reader {
                     self.end(stream);
                 }
             }
-            Command::BudgetsFrom { pool, position } => {
+            Command::BudgetsFrom { pool, position, resets } => {
                 if let Some(stream) = self.streams.get_mut(&pool) {
                     stream.count_budgets_from(position);
+                    let resets = SharedUsage { budget_resets: resets, ..SharedUsage::none(pool) };
+                    self.undelivered.extend(Some(resets).filter(|resets| !resets.is_empty()));
                 }
             }
             Command::PastBudgets { pool, past } => {
                 if self.streams.contains_key(&pool) {
-                    let past = SharedUsage {
-                        budget_resets: past.resets,
-                        past_budgets: past.used,
-                        ..SharedUsage::none(pool)
-                    };
+                    let past = SharedUsage { past_budgets: past, ..SharedUsage::none(pool) };
                     self.undelivered.extend(Some(past).filter(|past| !past.is_empty()));
                 }
             }

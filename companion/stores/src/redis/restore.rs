@@ -16,14 +16,14 @@ use std::time::Duration;
 use ::redis::aio::MultiplexedConnection;
 use ::redis::streams::{StreamId, StreamRangeReply};
 use ::redis::{RedisError, Value};
-use penstock_engine::input::BudgetReset;
+use penstock_engine::input::BudgetUsage;
 use tokio::time::Instant;
 
-use super::budgets::{field_of, hash_prefix, index_key, oldest_reset, parse_field, parse_name, resets_key};
+use super::budgets::{self, field_of, hash_prefix, index_key, parse_field, parse_name};
 use super::entry::{self, DuplicateFilter, Entry, Position};
 use super::{EXCHANGE_KEPT, used_key};
 use crate::BUDGET_ROWS_MAX;
-use crate::budget::{Counted, PastBudgets, PeriodCode};
+use crate::budget::{Counted, PeriodCode};
 
 /// Fields in one answer of the server, about.
 const FIELDS_MAX: usize = 10_000;
@@ -50,7 +50,6 @@ pub(super) struct Restore {
     position: Position,
     /// The last entry that a field may contain.
     latest: Position,
-    resets: Vec<(Box<str>, u64)>,
     names: Names,
     /// Hashes to read: the name, and where to go on within it.
     pending: VecDeque<(String, u64)>,
@@ -104,29 +103,28 @@ fn newest(entries: &[StreamId]) -> Position {
 }
 
 impl Restore {
-    /// Begins with the present position in the pool's stream. `now`: the server's time in milliseconds.
+    /// Begins with the present position in the pool's stream. `now`: the server's time in milliseconds. Returns the remembered resets as of
+    /// then, too.
     pub(super) async fn begin(
         connection: &mut MultiplexedConnection,
         pool: &str,
         now: u64,
-    ) -> Result<Self, RedisError> {
+    ) -> Result<(Self, Vec<(String, u64)>), RedisError> {
         let mut pipe = ::redis::pipe();
         pipe.atomic();
         pipe.cmd("ZREMRANGEBYSCORE").arg(index_key(pool));
         pipe.arg("-inf").arg(now).ignore();
         pipe.cmd("XREVRANGE").arg(used_key(pool)).arg("+").arg("-");
         pipe.arg("COUNT").arg(1);
-        pipe.cmd("ZRANGEBYSCORE").arg(resets_key(pool));
-        pipe.arg(format!("({}", oldest_reset(now))).arg("+inf").arg("WITHSCORES");
+        pipe.add_command(budgets::read_resets(pool, now));
         let (newest_entry, resets): (StreamRangeReply, Vec<(String, u64)>) =
             pipe.query_async(connection).await?;
         let position = newest(&newest_entry.ids);
-        Ok(Self {
+        let begun = Self {
             begun: Instant::now(),
             logged: Instant::now(),
             position,
             latest: position,
-            resets: resets.into_iter().map(|(flow, time)| (flow.into(), time)).collect(),
             names: Names::default(),
             pending: VecDeque::new(),
             fields: BTreeMap::new(),
@@ -137,7 +135,8 @@ impl Restore {
                 deducted: Deducted { to: position, ..Deducted::default() },
                 ..Gathered::default()
             },
-        })
+        };
+        Ok((begun, resets))
     }
 
     /// Entries of the stream after this one count as they come.
@@ -316,7 +315,7 @@ impl Restore {
             return;
         };
         deducted.flows.extend(entry.resets.iter().map(|(flow, _)| flow.clone()));
-        for (counted, _) in &entry.budgets {
+        for counted in &entry.budgets {
             let bucket = (counted.period, counted.period.bucket(counted.bucket));
             let field = field_of(counted.counter, &counted.flow);
             let amount = amounts.entry(bucket).or_default().entry(field).or_default();
@@ -333,7 +332,7 @@ impl Restore {
 
     fn deduct_entry(&mut self, entry: &Entry, position: Position) {
         self.deducted.flows.extend(entry.resets.iter().map(|(flow, _)| flow.clone()));
-        for (counted, _) in &entry.budgets {
+        for counted in &entry.budgets {
             let bucket = (counted.period, counted.period.bucket(counted.bucket));
             let hash = self.fields.get_mut(&bucket);
             let field = hash.and_then(|hash| hash.get_mut(&field_of(counted.counter, &counted.flow)));
@@ -344,12 +343,8 @@ impl Restore {
     }
 
     /// What was used before the first position. `now`: the server's time in milliseconds.
-    pub(super) fn finish(self, pool: &str, now: u64) -> PastBudgets {
-        let resets = self
-            .resets
-            .into_iter()
-            .map(|(flow, time)| BudgetReset { flow, ago: Duration::from_millis(now.saturating_sub(time)) });
-        let mut past = PastBudgets { resets: resets.collect(), used: Vec::new() };
+    pub(super) fn finish(self, pool: &str, now: u64) -> Vec<BudgetUsage> {
+        let mut past = Vec::new();
         for ((period, bucket), hash) in self.fields {
             let gathered = self.gathered.amounts.get(&(period, bucket));
             let rows = hash.into_iter().filter_map(|(name, field)| {
@@ -359,11 +354,11 @@ impl Restore {
                 let counted = Counted { flow: flow.into(), counter, period, bucket, amount };
                 (!self.deducted.flows.contains(flow)).then(|| counted.usage(now))
             });
-            past.used.extend(rows);
+            past.extend(rows);
         }
         tracing::info!(
             pool,
-            rows = past.used.len(),
+            rows = past.len(),
             seconds = self.begun.elapsed().as_secs_f64(),
             "usage.store: budgets restored"
         );
@@ -401,7 +396,6 @@ mod tests {
             logged: Instant::now(),
             position,
             latest: position,
-            resets: Vec::new(),
             names: Names::default(),
             pending: VecDeque::new(),
             fields: BTreeMap::new(),
@@ -434,7 +428,7 @@ mod tests {
             used: Vec::new(),
             companion: None,
             resets: resets.iter().map(|&flow| (flow.into(), 0)).collect(),
-            budgets: counted.map(|counted| (counted, 0)).collect(),
+            budgets: counted.collect(),
         }
     }
 
@@ -450,8 +444,8 @@ mod tests {
         restore.deduct_entry(&entry(1, &[("a", 1), ("c", 2), ("new", 9)], &[]), (150, 0));
         restore.deduct_entry(&entry(2, &[("c", 5)], &["d"]), (250, 0));
         let mut past = restore.finish("p", 130_000);
-        past.used.sort_by(|a, b| a.flow.cmp(&b.flow));
-        let used: Vec<_> = past.used.iter().map(|usage| (&*usage.flow, usage.amount)).collect();
+        past.sort_by(|a, b| a.flow.cmp(&b.flow));
+        let used: Vec<_> = past.iter().map(|usage| (&*usage.flow, usage.amount)).collect();
         assert_eq!(used, [("a", 10), ("b", 20), ("c", 28)], "the reset of d comes with the stream");
     }
 
@@ -463,7 +457,7 @@ mod tests {
         restore.add(chunk(0, &[("ta", 13)], "200-0"), 1);
         restore.deduct_entry(&entry(1, &[("a", 3)], &[]), (150, 0));
         assert_eq!(restore.count, 1);
-        assert_eq!(restore.finish("p", 130_000).used[0].amount, 10);
+        assert_eq!(restore.finish("p", 130_000)[0].amount, 10);
     }
 
     /// The engine has counted every entry since the first position, this companion's own included.
@@ -494,8 +488,8 @@ mod tests {
         restore.add(chunk(0, &[("ta", 21), ("tb", 10), ("tc", 7), ("td", 9)], "300-0"), 1);
         restore.deduct_entry(&entry(9, &[("a", 3)], &[]), (250, 0));
         let mut past = restore.finish("p", 130_000);
-        past.used.sort_by(|a, b| a.flow.cmp(&b.flow));
-        let used: Vec<_> = past.used.iter().map(|usage| (&*usage.flow, usage.amount)).collect();
+        past.sort_by(|a, b| a.flow.cmp(&b.flow));
+        let used: Vec<_> = past.iter().map(|usage| (&*usage.flow, usage.amount)).collect();
         assert_eq!(used, [("a", 10), ("c", 7)], "21 of a are 2 times 4, 3 and what was used before");
     }
 

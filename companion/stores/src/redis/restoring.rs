@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ::redis::RedisError;
+use penstock_engine::input::BudgetUsage;
 use tokio::sync::oneshot;
 
 use super::Redis;
 use super::reader::Command;
 use super::restore::Restore;
-use crate::budget::PastBudgets;
+use crate::millis;
 use crate::write_buffer::UsageBatch;
 
 /// Whether what was used of the pool's budgets has been read.
@@ -25,12 +26,12 @@ pub(super) enum Restoring {
 #[derive(Debug)]
 pub(super) struct Waiting {
     /// The start, which waits for it for a while.
-    receiver: Option<oneshot::Sender<PastBudgets>>,
+    receiver: Option<oneshot::Sender<Vec<BudgetUsage>>>,
     /// `None`: it hasn't begun.
     restore: Option<Restore>,
 }
 
-pub(super) fn waiting(receiver: Option<oneshot::Sender<PastBudgets>>) -> Restoring {
+pub(super) fn waiting(receiver: Option<oneshot::Sender<Vec<BudgetUsage>>>) -> Restoring {
     Restoring::Waits(Box::new(Waiting { receiver, restore: None }))
 }
 
@@ -45,8 +46,13 @@ impl Redis {
         let now = self.server_time().await?;
         let connection = self.connected().await?;
         let begun = Restore::begin(connection, pool, now).await;
-        let begun = self.check(begun)?;
-        let from = Command::BudgetsFrom { pool: pool.clone(), position: begun.position() };
+        let (begun, resets) = self.check(begun)?;
+        let opened_at = now.saturating_sub(millis(self.opened.elapsed()));
+        let resets = match self.pools.get_mut(pool) {
+            Some(attached) => attached.known_resets.begin(resets, opened_at),
+            None => Vec::new(),
+        };
+        let from = Command::BudgetsFrom { pool: pool.clone(), position: begun.position(), resets };
         if let Some(waiting) = self.waiting(pool) {
             waiting.restore = Some(begun);
         }
@@ -98,10 +104,10 @@ impl Redis {
         }
     }
 
-    async fn deliver(&mut self, pool: &Arc<str>, mut past: PastBudgets, backlog: &VecDeque<UsageBatch>) {
+    async fn deliver(&mut self, pool: &Arc<str>, mut past: Vec<BudgetUsage>, backlog: &VecDeque<UsageBatch>) {
         for batch in backlog.iter().filter(|batch| batch.pool == *pool) {
             let is_reset = |flow: &str| batch.budget_resets.iter().any(|reset| *reset.flow == *flow);
-            past.used.retain(|usage| !is_reset(&usage.flow));
+            past.retain(|usage| !is_reset(&usage.flow));
         }
         let receiver = self.waiting(pool).and_then(|waiting| waiting.receiver.take());
         if let Some(attached) = self.pools.get_mut(pool) {

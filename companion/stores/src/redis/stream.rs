@@ -1,11 +1,9 @@
 //! A pool's stream as this companion has read it: where it goes on reading, and what it has found and not delivered.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use penstock_engine::input::{BudgetReset, BudgetRunning, BudgetUsage, PastUsage, RunningUsage};
-use penstock_engine::limits::BUDGET_RESETS_MAX;
 use tokio::sync::oneshot;
 
 use super::elsewhere::Elsewhere;
@@ -42,8 +40,6 @@ pub(super) struct Budgets {
     pub(super) duplicates: DuplicateFilter,
     /// Resets, and what was used after them.
     pub(super) resets: Vec<BudgetReset>,
-    /// The companion of each flow's last reset, and when that was, by the server's clock in milliseconds.
-    last_resets: HashMap<Box<str>, (String, u64)>,
     pub(super) found: Vec<BudgetUsage>,
     pub(super) elsewhere: Elsewhere<RunningKey>,
     pub(super) changed: Vec<BudgetRunning>,
@@ -51,37 +47,20 @@ pub(super) struct Budgets {
 
 impl Budgets {
     /// Adds the resets and the usage of an entry, which is later than everything so far. `now` is the server's time in milliseconds.
-    fn add(&mut self, entry: &mut Entry, now: u64) {
-        let resets = self.remember_resets(entry);
-        self.resets.extend(resets.into_iter().map(|(flow, time)| {
-            let ago = Duration::from_millis(now.saturating_sub(time));
-            BudgetReset { flow, ago }
-        }));
-        for (counted, settled_by) in std::mem::take(&mut entry.budgets) {
-            // Compared here, by the clock of the server: the engine gets ages, each a little late.
-            let settled_by = match self.last_resets.get(&counted.flow) {
-                Some((companion, _)) if entry.companion.as_ref() == Some(companion) => now,
-                Some((_, reset_at)) if settled_by < *reset_at => continue,
-                Some(_) => now,
-                None => settled_by,
-            };
-            self.found.push(counted.exact_usage(now, settled_by));
+    ///
+    /// The stream's order alone decides what was used before a reset. No companion writes usage from before a reset after it.
+    fn add(&mut self, entry: &mut Entry, is_own: bool, now: u64) {
+        for (flow, time) in std::mem::take(&mut entry.resets) {
+            self.found.retain(|usage| usage.flow != flow);
+            self.resets.push(match is_own {
+                true => BudgetReset::Here { flow },
+                false => BudgetReset::Elsewhere { flow, number: time },
+            });
         }
-    }
-
-    /// Takes the resets of an entry: the usage so far is from before them.
-    fn remember_resets(&mut self, entry: &mut Entry) -> Vec<(Box<str>, u64)> {
-        let resets = std::mem::take(&mut entry.resets);
-        for (flow, time) in &resets {
-            self.found.retain(|usage| usage.flow != *flow);
-            if self.last_resets.len() >= BUDGET_RESETS_MAX {
-                self.last_resets.clear();
-            }
-            if let Some(companion) = &entry.companion {
-                self.last_resets.insert(flow.clone(), (companion.clone(), *time));
-            }
+        if !is_own {
+            let used = std::mem::take(&mut entry.budgets).into_iter();
+            self.found.extend(used.map(|counted| counted.exact_usage(now)));
         }
-        resets
     }
 
     /// Sums of what others run have changed.
@@ -150,11 +129,7 @@ impl Stream {
                 let is_own = entry.companion.as_deref() == Some(companion);
                 let is_later = self.budgets.from.is_some_and(|from| position > Some(from));
                 if is_later && self.budgets.duplicates.is_new(&entry) {
-                    if is_own {
-                        self.budgets.remember_resets(&mut entry);
-                    } else {
-                        self.budgets.add(&mut entry, now);
-                    }
+                    self.budgets.add(&mut entry, is_own, now);
                 }
                 if self.duplicates.is_new(&entry) && entry.writer_id != *self.writer_id {
                     self.found.extend(entry.past_usage(now));
@@ -195,32 +170,28 @@ mod tests {
             used: Vec::new(),
             companion: Some(companion.into()),
             resets: resets.iter().map(|&(flow, time)| (flow.into(), time)).collect(),
-            budgets: counted.map(|counted| (counted, time)).collect(),
+            budgets: counted.collect(),
         }
     }
 
     #[test]
     fn usage_that_comes_before_a_reset_in_the_stream_is_forgotten() {
         let mut budgets = Budgets::default();
-        budgets.add(&mut entry("a", 900, &[], &[("f", 1), ("g", 2)]), 1_000);
-        budgets.add(&mut entry("b", 950, &[("f", 940)], &[("f", 3)]), 1_000);
-        budgets.add(&mut entry("a", 930, &[], &[("f", 4)]), 1_000);
-        budgets.add(&mut entry("a", 940, &[], &[("f", 5)]), 1_000);
-        budgets.add(&mut entry("b", 939, &[], &[("f", 6)]), 1_000);
-        let found = budgets.found.iter().map(|usage| {
-            let ago = usage.settled_ago.as_millis();
-            (&*usage.flow, usage.amount, ago)
-        });
-        assert_eq!(
-            found.collect::<Vec<_>>(),
-            [("g", 2, 100), ("f", 3, 0), ("f", 5, 0), ("f", 6, 0)],
-            "the companion that resets knows what is later"
-        );
-        let reset = BudgetReset { flow: "f".into(), ago: Duration::from_millis(60) };
-        assert_eq!(budgets.resets, [reset]);
-        // A companion's own resets need no delivery.
-        budgets.remember_resets(&mut entry("a", 990, &[("f", 980)], &[]));
-        budgets.add(&mut entry("b", 970, &[], &[("f", 7)]), 1_000);
-        assert_eq!((budgets.found.len(), budgets.resets.len()), (1, 1));
+        budgets.add(&mut entry("a", 900, &[], &[("f", 1), ("g", 2)]), false, 1_000);
+        budgets.add(&mut entry("b", 950, &[("f", 940)], &[("f", 3)]), false, 1_000);
+        // By the clock of its companion it was taken before the reset. But that companion had heard of the reset.
+        budgets.add(&mut entry("a", 930, &[], &[("f", 4)]), false, 1_000);
+        let found = |budgets: &Budgets| -> Vec<(Box<str>, u64)> {
+            budgets.found.iter().map(|usage| (usage.flow.clone(), usage.amount)).collect()
+        };
+        assert_eq!(found(&budgets), [("g".into(), 2), ("f".into(), 3), ("f".into(), 4)]);
+        // Its own usage is no news to this companion's engine.
+        budgets.add(&mut entry("own", 990, &[("f", 980)], &[("f", 5)]), true, 1_000);
+        assert_eq!(found(&budgets), [("g".into(), 2)]);
+        let resets = [
+            BudgetReset::Elsewhere { flow: "f".into(), number: 940 },
+            BudgetReset::Here { flow: "f".into() },
+        ];
+        assert_eq!(budgets.resets, resets);
     }
 }

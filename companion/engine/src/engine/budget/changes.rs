@@ -43,13 +43,9 @@ impl Engine {
             if let Some(first) = past.first()
                 && let Some(index) = self.policy.flows.budget_of(&first.flow)
                 && let Some((table, now)) = self.budgets.table()
+                && !table.is_reset_here(&first.flow)
             {
-                let local = now.under(index);
-                let past: Vec<_> = past.iter().filter(|usage| !table.is_forgotten(usage, &local)).collect();
-                if past.is_empty() {
-                    continue;
-                }
-                table.replay(&first.flow, index, &past, &now);
+                table.replay(&first.flow, index, past, &now);
                 self.update_hold_of(&first.flow);
             }
         }
@@ -57,12 +53,20 @@ impl Engine {
 
     pub(in crate::engine) fn apply_budget_resets(&mut self, resets: Vec<BudgetReset>) {
         for reset in resets {
-            let name = named(&reset.flow);
-            if self.policy.flows.budget_of(name).is_some()
-                && let Some((table, now)) = self.budgets.table()
-                && table.reset_elsewhere(name, reset.ago, &now)
-            {
-                self.report_reset(BudgetReport::Forgotten(name.into()), name);
+            match reset {
+                BudgetReset::Elsewhere { flow, number } => {
+                    let name = named(&flow);
+                    if let Some((table, now)) = self.budgets.table() {
+                        table.forget(name, &now);
+                    }
+                    // Without a budget, too: the next policy may give the flow one.
+                    self.report_reset(BudgetReport::Forgotten { flow: name.into(), number }, name);
+                }
+                BudgetReset::Here { flow } => {
+                    if let Some((table, _)) = self.budgets.table() {
+                        table.end_reset(named(&flow));
+                    }
+                }
             }
         }
     }
@@ -88,7 +92,7 @@ impl Engine {
         if self.policy.flows.budget_of(name).is_some()
             && let Some((table, now)) = self.budgets.table()
         {
-            table.reset(name, &now);
+            table.reset(name, self.reports_budgets, &now);
             self.report_reset(BudgetReport::Reset(name.into()), name);
         }
     }

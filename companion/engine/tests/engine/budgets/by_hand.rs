@@ -16,15 +16,7 @@ use crate::support::*;
 const DAY: u64 = 86_400;
 
 fn usage(kind: UsageKind, period: BudgetPeriod, used_at: UsedAt, amount: u64) -> BudgetUsage {
-    BudgetUsage {
-        flow: "f".into(),
-        unit: CostUnit::Tokens,
-        period,
-        kind,
-        used_at,
-        settled_ago: Duration::ZERO,
-        amount,
-    }
+    BudgetUsage { flow: "f".into(), unit: CostUnit::Tokens, period, kind, used_at, amount }
 }
 
 fn ago(seconds: u64) -> UsedAt {
@@ -43,8 +35,8 @@ fn top_up(amount: u64) -> Input {
     Input::TopUp { flow: "f".into(), tokens: Tokens(amount) }
 }
 
-fn reset(seconds_ago: u64) -> Input {
-    Input::BudgetResets(vec![BudgetReset { flow: "f".into(), ago: Duration::from_secs(seconds_ago) }])
+fn reset(number: u64) -> Input {
+    Input::BudgetResets(vec![BudgetReset::Elsewhere { flow: "f".into(), number }])
 }
 
 /// What an input reports of budgets.
@@ -142,12 +134,19 @@ fn a_reset_at_another_engine_forgets_what_was_used_and_runs_here() {
     harness.handle(Input::Register(sized(1, "f", Default, 150)));
     assert_eq!(harness.register(2, "f", Default), [Rejected(2, Outcome::RejectedBudget)]);
     harness.advance_to(1_005.0);
-    let forgotten = reports(&mut harness, reset(1));
-    assert_eq!(forgotten[0], BudgetReport::Forgotten("f".into()));
+    let forgotten = reports(&mut harness, reset(7));
+    assert_eq!(forgotten[0], BudgetReport::Forgotten { flow: "f".into(), number: 7 });
     assert_eq!(amounts(&mut harness, "f"), (0, 0, 100));
     assert_eq!(reports(&mut harness, used(1, 150)), []);
     assert_eq!(amounts(&mut harness, "f"), (0, 0, 100));
-    assert_eq!(reports(&mut harness, reset(3)), [], "an older one has nothing to forget any more");
+    for flow in ["f2", "without a budget"] {
+        let unknown = BudgetReset::Elsewhere { flow: flow.into(), number: 8 };
+        assert_eq!(
+            reports(&mut harness, Input::BudgetResets(vec![unknown])),
+            [BudgetReport::Forgotten { flow: flow.into(), number: 8 }],
+            "what was reported of it may still be on its way"
+        );
+    }
 }
 
 #[test]
@@ -159,69 +158,33 @@ fn a_held_request_goes_when_another_engine_resets_its_flow() {
 }
 
 #[test]
-fn what_was_used_before_a_reset_is_ignored_however_late_it_is_reported() {
+fn usage_elsewhere_is_ignored_from_a_reset_on_until_the_others_have_heard_of_it() {
     let mut harness = minute();
-    harness.handle(Input::ResetBudget("f".into()));
-    harness.advance_to(1_010.0);
-    let used = |seconds, amount| usage(UsageKind::Used, sliding(60), ago(seconds), amount);
-    harness.handle(settled(&[used(11, 1), used(10, 20), used(5, 30), used(30, 2)]));
-    assert_eq!(amounts(&mut harness, "f"), (50, 0, 50));
-    let more = usage(UsageKind::ToppedUp, sliding(60), ago(12), 40);
-    harness.handle(settled(&[more]));
-    assert_eq!(amounts(&mut harness, "f"), (50, 0, 50), "nor are top-ups kept");
-}
-
-#[test]
-fn what_was_settled_before_a_reset_is_ignored_also_in_the_same_day() {
-    let mut harness = Harness::new(with_budget(Over::Refuse, &[tokens(100, BudgetPeriod::Day)]), 1);
-    harness.handle(Input::Utc(Duration::from_secs(20_000 * DAY + 7)));
-    harness.handle(Input::ResetBudget("f".into()));
-    harness.advance_to(2.0);
-    let settled_ago = |seconds, amount| BudgetUsage {
-        settled_ago: Duration::from_secs(seconds),
-        ..usage(UsageKind::Used, BudgetPeriod::Day, since(20_000), amount)
+    let used = |amount| {
+        settled(&[
+            usage(UsageKind::Used, sliding(60), ago(0), amount),
+            usage(UsageKind::ToppedUp, sliding(60), ago(0), 1),
+        ])
     };
-    harness.handle(settled(&[settled_ago(3, 40), settled_ago(2, 5), settled_ago(1, 6)]));
-    assert_eq!(amounts(&mut harness, "f"), (11, 0, 89));
+    harness.handle(used(30));
+    reports(&mut harness, Input::ResetBudget("f".into()));
+    harness.handle(used(40));
+    harness.handle(Input::BudgetHistory(vec![usage(UsageKind::Used, sliding(60), ago(5), 50)]));
+    assert_eq!(amounts(&mut harness, "f"), (0, 0, 100));
+    let other = BudgetUsage { flow: "f2".into(), ..usage(UsageKind::Used, sliding(60), ago(0), 3) };
+    harness.handle(settled(&[other]));
+    assert_eq!(amounts(&mut harness, "f2"), (3, 0, 97), "no other flow is reset");
+    reports(&mut harness, Input::BudgetResets(vec![BudgetReset::Here { flow: "f".into() }]));
+    harness.handle(settled(&[usage(UsageKind::Used, sliding(60), ago(20), 5)]));
+    assert_eq!(amounts(&mut harness, "f"), (5, 0, 95));
 }
 
 #[test]
-fn a_day_forgets_what_was_used_in_the_days_before_a_reset() {
-    let mut harness = Harness::new(with_budget(Over::Refuse, &[tokens(100, BudgetPeriod::Month)]), 1);
-    // 1 March 2024, an hour after midnight.
-    harness.handle(Input::Utc(Duration::from_secs(1_709_251_200 + 3_600)));
-    harness.handle(reset(600));
-    let february = UsedAt::Since(1_706_745_600);
-    let march = UsedAt::Since(1_709_251_200);
-    let used = |used_at, amount| usage(UsageKind::Used, BudgetPeriod::Month, used_at, amount);
-    harness.handle(Input::BudgetHistory(vec![used(february, 250), used(march, 30)]));
-    assert_eq!(amounts(&mut harness, "f"), (30, 0, 70), "no debt of February");
-}
-
-#[test]
-fn a_reset_from_before_the_start_leaves_what_was_used_since() {
+fn a_reset_that_the_others_never_hear_of_is_forgotten_after_an_hour() {
     let mut harness = minute();
-    harness.handle(Input::Register(sized(1, "f", Default, 60)));
-    harness.handle(used(1, 60));
-    harness.advance_to(1_020.0);
-    // The store answers late: it has a reset of 40 s ago, and what was used after it and before it.
-    assert_eq!(reports(&mut harness, reset(40)), []);
-    let used = |seconds, amount| usage(UsageKind::Used, sliding(60), ago(seconds), amount);
-    harness.handle(Input::BudgetHistory(vec![used(30, 25), used(50, 99)]));
-    assert_eq!(amounts(&mut harness, "f"), (85, 0, 15));
-}
-
-#[test]
-fn a_reset_is_forgotten_after_an_hour() {
-    let hours = tokens(100, sliding(10 * 3_600));
-    let mut harness = Harness::new(with_budget(Over::Refuse, &[hours]), 1);
-    harness.handle(Input::ResetBudget("f".into()));
-    let old = || usage(UsageKind::Used, sliding(10 * 3_600), ago(2 * 3_600), 40);
-    harness.advance_to(3_000.0);
-    harness.handle(settled(&[old()]));
-    assert_eq!(harness.engine.budgets(), []);
-    harness.advance_to(3_601.0);
-    harness.handle(Input::ResetBudget("f2".into()));
-    harness.handle(settled(&[old()]));
-    assert_eq!(amounts(&mut harness, "f"), (40, 0, 60));
+    reports(&mut harness, Input::ResetBudget("f".into()));
+    harness.advance_to(5_000.0);
+    reports(&mut harness, Input::ResetBudget("f2".into()));
+    harness.handle(settled(&[usage(UsageKind::Used, sliding(60), ago(0), 5)]));
+    assert_eq!(amounts(&mut harness, "f"), (5, 0, 95));
 }

@@ -18,15 +18,7 @@ fn running(flow: &str, tokens: u64, requests: u64) -> BudgetRunning {
 }
 
 fn settled(period: BudgetPeriod, used_at: UsedAt, amount: u64) -> BudgetUsage {
-    BudgetUsage {
-        flow: "f".into(),
-        unit: CostUnit::Tokens,
-        period,
-        kind: UsageKind::Used,
-        used_at,
-        settled_ago: Duration::ZERO,
-        amount,
-    }
+    BudgetUsage { flow: "f".into(), unit: CostUnit::Tokens, period, kind: UsageKind::Used, used_at, amount }
 }
 
 fn shared(settled: &[BudgetUsage], running: &[BudgetRunning]) -> Input {

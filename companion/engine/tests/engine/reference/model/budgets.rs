@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_budget_model::{
-    Calendar, Window, day_of, first_day, first_day_of_week, month_of, steps, week_of,
-};
+use penstock_budget_model::{Calendar, Window, first_day, first_day_of_week, month_of, steps, week_of};
 use penstock_engine::effect::BudgetReport;
 use penstock_engine::input::{BudgetReset, BudgetUsage, UsageKind, UsedAt};
 use penstock_engine::policy::{Budget, BudgetPeriod, BudgetWindow, CostUnit, Over};
@@ -26,8 +24,6 @@ pub struct Budgets {
     calendar: Calendar,
     flows: BTreeMap<Box<str>, Vec<Window>>,
     reserved: BTreeMap<RequestId, Reserved>,
-    /// When flows were reset, in nanoseconds of the engine's time.
-    resets: BTreeMap<Box<str>, i128>,
     shadowed: Vec<RequestId>,
 }
 
@@ -37,7 +33,6 @@ impl Budgets {
             calendar: Calendar::new(now.as_nanos()),
             flows: BTreeMap::new(),
             reserved: BTreeMap::new(),
-            resets: BTreeMap::new(),
             shadowed: Vec::new(),
         }
     }
@@ -252,10 +247,12 @@ impl Model {
                         .for_each(|(_, window)| window.top_up(window.now, tokens.0));
                 }
             }
-            Input::ResetBudget(flow) => self.reset_budget(named(&flow), Duration::ZERO),
+            Input::ResetBudget(flow) => self.reset_budget(named(&flow)),
             Input::BudgetResets(resets) => {
-                for BudgetReset { flow, ago } in &resets {
-                    self.reset_budget(named(flow), *ago);
+                for reset in &resets {
+                    if let BudgetReset::Elsewhere { flow, .. } = reset {
+                        self.reset_budget(named(flow));
+                    }
                 }
             }
             _ => unreachable!("only inputs about budgets come here, and no history"),
@@ -263,15 +260,8 @@ impl Model {
         self.refresh_backlogs();
     }
 
-    fn reset_budget(&mut self, name: &str, ago: Duration) {
+    fn reset_budget(&mut self, name: &str) {
         if self.budget(name).is_none() {
-            return;
-        }
-        let ago = ago.as_nanos() as i128;
-        let reset = i128::from(self.now.as_nanos()) - ago;
-        let latest = self.budgets.resets.entry(name.into()).or_insert(reset);
-        *latest = reset.max(*latest);
-        if ago > 0 {
             return;
         }
         if let Some((_, windows)) = self.windows(name) {
@@ -297,21 +287,6 @@ impl Model {
         begun - (present - number).max(0)
     }
 
-    /// The usage of a flow in this step of a window was settled before the flow's last reset, or is from before that.
-    fn is_forgotten(&self, usage: &BudgetUsage, step: Option<i64>) -> bool {
-        let Some(&reset) = self.budgets.resets.get(named(&usage.flow)) else {
-            return false;
-        };
-        let now = i128::from(self.now.as_nanos());
-        let day = day_of(self.budgets.calendar.utc(self.now.as_nanos()) - (now - reset));
-        let of_reset = match usage.period {
-            BudgetPeriod::Sliding(length) => reset.div_euclid(step_width(length).into()) as i64,
-            period => self.step_of_day(period, day),
-        };
-        let settled = now - usage.settled_ago.as_nanos() as i128;
-        settled < reset || step.is_some_and(|step| step < of_reset)
-    }
-
     fn add_budget_usage(&mut self, usage: &BudgetUsage) {
         let now = self.now;
         let step = match (usage.used_at, usage.period) {
@@ -323,9 +298,6 @@ impl Model {
             (UsedAt::Since(_), BudgetPeriod::Sliding(_)) | (UsedAt::Ago(_), _) => return,
             (UsedAt::Since(seconds), period) => Some(self.step_of_day(period, seconds.div_euclid(86_400))),
         };
-        if self.is_forgotten(usage, step) {
-            return;
-        }
         let Some((definitions, windows)) = self.windows(named(&usage.flow)) else {
             return;
         };
