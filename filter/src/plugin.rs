@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use penstock_filter_core::effect::{self, Effect, SessionId};
+use penstock_filter_core::effect::{Effect, SessionId, StreamAction};
 use penstock_filter_core::header_sanitizer::HeaderEdit;
 use penstock_filter_core::headers::Headers;
 use penstock_filter_core::limits::{RESUME_INTERVAL, STREAMS_RESUMED_MAX, TICK_MIN};
@@ -13,8 +13,9 @@ use penstock_filter_core::local_reply::LocalReply;
 use penstock_filter_core::properties::received_body_bytes;
 use penstock_filter_core::rewrite::{BufferedBody as _, Rewrite};
 use penstock_filter_core::session::SessionEffect;
+use penstock_filter_core::stream_action::ActedOn;
 use penstock_filter_core::time::Instant;
-use penstock_filter_core::worker::{SilentEnd, Worker};
+use penstock_filter_core::worker::Worker;
 use penstock_wire::names::COMPANION_HEADER;
 use penstock_wire::{METHOD, SERVICE};
 use proxy_wasm::hostcalls;
@@ -41,20 +42,6 @@ pub(crate) struct Plugin {
     is_called_back: Cell<bool>,
 }
 
-/// An action on a paused HTTP stream.
-enum StreamAction {
-    Resume(Vec<HeaderEdit>, Option<Rewrite>),
-    /// Of the request with this number.
-    ResumeResponse(u64),
-    /// Of the request with this number.
-    EndSilentResponse(u64),
-    /// To the request with this number, which is at its server.
-    Evict(u64, LocalReply),
-    /// Of the request with this number.
-    CountReceived(u64),
-    Reply(LocalReply),
-}
-
 impl Plugin {
     pub(crate) fn new(context: u32, companion: String, worker: Worker, queue: Option<u32>) -> Self {
         Self {
@@ -78,23 +65,8 @@ impl Plugin {
         while let Some(effect) = self.next_effect() {
             match effect {
                 Effect::Session(id, effect) => self.apply_session_effect(id, effect),
-                Effect::Resume { context, edits, rewrite } => {
-                    self.defer(context, StreamAction::Resume(edits, rewrite))
-                }
-                Effect::ResumeResponse { context, sequence } => {
-                    self.defer(context, StreamAction::ResumeResponse(sequence));
-                }
-                Effect::CountReceived { context, sequence } => {
-                    self.defer(context, StreamAction::CountReceived(sequence));
-                }
-                Effect::EndSilentResponse { context, sequence } => {
-                    self.defer(context, StreamAction::EndSilentResponse(sequence));
-                }
-                Effect::Evict { context, sequence, reply } => {
-                    self.defer(context, StreamAction::Evict(sequence, reply));
-                }
+                Effect::Stream { context, action } => self.defer(context, action),
                 Effect::LogError(text) => host::log(Level::Error, &text),
-                Effect::Reply { context, reply } => self.defer(context, StreamAction::Reply(reply)),
             }
         }
         Some(value)
@@ -119,7 +91,7 @@ impl Plugin {
             edit_headers(Map::Request, &edits);
             return Action::Continue;
         }
-        self.defer(context, StreamAction::Resume(edits, None));
+        self.defer(context, StreamAction::Resume { edits, rewrite: None });
         self.request_callback();
         Action::Pause
     }
@@ -160,7 +132,7 @@ impl Plugin {
         for (context, action) in (0..STREAMS_RESUMED_MAX).map_while(|_| self.next_action()) {
             // A stream that no longer exists needs no action.
             if host::set_current_context(context) {
-                self.apply_stream_action(action);
+                action.carry_out(&mut CurrentStream(self));
             }
         }
         self.request_resumes();
@@ -168,48 +140,6 @@ impl Plugin {
 
     fn next_action(&self) -> Option<(u32, StreamAction)> {
         self.pending.try_borrow_mut().ok()?.pop_front()
-    }
-
-    fn apply_stream_action(&self, action: StreamAction) {
-        match action {
-            StreamAction::Resume(edits, rewrite) => {
-                if rewrite.is_none_or(|rewrite| host::RequestBody.rewrite(&rewrite)) {
-                    edit_headers(Map::Request, &edits);
-                    host::resume_request();
-                } else {
-                    send_local_reply(&effect::rewrite_failed());
-                }
-            }
-            StreamAction::ResumeResponse(sequence) => {
-                if self.with_worker(|worker| worker.resume_response(sequence)) == Some(true) {
-                    host::resume_response();
-                }
-            }
-            StreamAction::EndSilentResponse(sequence) => {
-                let end = self.with_worker(|worker| worker.end_silent_response(host::now(), sequence));
-                match end.flatten() {
-                    Some(SilentEnd::Reset) => host::reset_stream(),
-                    Some(SilentEnd::Reply(reply)) => send_local_reply(&reply),
-                    None => {}
-                }
-            }
-            StreamAction::Evict(sequence, reply) => {
-                let is_evicted = self.with_worker(|worker| worker.evict(host::now(), sequence, reply.status));
-                if is_evicted == Some(true) {
-                    send_local_reply(&reply);
-                }
-            }
-            StreamAction::CountReceived(sequence) => {
-                let headers = host::headers(Map::Request);
-                let bytes = received_body_bytes(&StreamProperties, Headers::new(&headers));
-                let reply = self
-                    .with_worker(|worker| worker.handle_received(host::now(), sequence, bytes.unwrap_or(0)));
-                if let Some(reply) = reply.flatten() {
-                    send_local_reply(&reply);
-                }
-            }
-            StreamAction::Reply(reply) => send_local_reply(&reply),
-        }
     }
 
     fn apply_session_effect(&self, id: SessionId, effect: SessionEffect) {
@@ -344,5 +274,44 @@ pub(crate) fn edit_headers(map: Map, edits: &[HeaderEdit]) {
             HeaderEdit::SetStatic(name, value) => host::set_header(map, name, value),
             HeaderEdit::SetProperty(name, value) => host::set_property(name, value),
         }
+    }
+}
+
+/// The current HTTP stream.
+struct CurrentStream<'a>(&'a Plugin);
+
+impl ActedOn for CurrentStream<'_> {
+    fn with_worker<T>(&mut self, f: impl FnOnce(&mut Worker, Instant) -> T) -> Option<T> {
+        self.0.with_worker(|worker| f(worker, host::now()))
+    }
+
+    fn rewrite(&mut self, rewrite: &Rewrite) -> bool {
+        host::RequestBody.rewrite(rewrite)
+    }
+
+    fn resume_request(&mut self, edits: Vec<HeaderEdit>) {
+        edit_headers(Map::Request, &edits);
+        host::resume_request();
+    }
+
+    fn reply(&mut self, reply: LocalReply) {
+        send_local_reply(&reply);
+    }
+
+    fn resume_response(&mut self) {
+        host::resume_response();
+    }
+
+    fn replace_response(&mut self, reply: LocalReply) {
+        send_local_reply(&reply);
+    }
+
+    fn reset(&mut self) {
+        host::reset_stream();
+    }
+
+    fn received_bytes(&mut self) -> u64 {
+        let headers = host::headers(Map::Request);
+        received_body_bytes(&StreamProperties, Headers::new(&headers)).unwrap_or(0)
     }
 }

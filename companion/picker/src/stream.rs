@@ -10,13 +10,14 @@
 //! | `FULL_DUPLEX_STREAMED` | with the decision | sent back, after the headers |
 
 use bytes::Bytes;
-use penstock_filter_core::effect::{self, BodyAction, HeadersAction, ResponseBodyAction};
+use penstock_filter_core::effect::{BodyAction, HeadersAction, ResponseBodyAction, StreamAction};
 use penstock_filter_core::header_sanitizer::HeaderEdit;
-use penstock_filter_core::headers as core_headers;
+use penstock_filter_core::headers::Headers;
 use penstock_filter_core::local_reply::{Failure, LocalReply};
 use penstock_filter_core::rewrite::{BufferedBody as _, Rewrite};
+use penstock_filter_core::stream_action::ActedOn;
 use penstock_filter_core::time::Instant;
-use penstock_filter_core::worker::{SilentEnd, Worker};
+use penstock_filter_core::worker::Worker;
 use penstock_wire::{Api, Code};
 
 use crate::answer::{self, Side};
@@ -177,22 +178,6 @@ impl Stream {
         self.request.open(&self.out);
     }
 
-    /// The worker resumes the request.
-    pub(crate) fn resume(
-        &mut self,
-        now: Instant,
-        worker: &mut Worker,
-        edits: Vec<HeaderEdit>,
-        rewrite: Option<Rewrite>,
-    ) {
-        let mut body = &mut self.request.body;
-        if rewrite.is_none_or(|rewrite| body.rewrite(&rewrite)) {
-            self.release_request(edits);
-        } else {
-            self.reply(now, worker, effect::rewrite_failed());
-        }
-    }
-
     fn on_response_headers(&mut self, now: Instant, worker: &mut Worker, message: &HttpHeaders) {
         self.response.owed.push(Owed::Headers);
         let (end, sequence) = (message.end_of_stream, self.sequence);
@@ -261,42 +246,16 @@ impl Stream {
         self.end(now, worker);
     }
 
-    /// The worker lets a held response go on, if it agrees still.
-    pub(crate) fn resume_response(&mut self, worker: &mut Worker, sequence: u64) {
-        if self.sequence == Some(sequence) && worker.resume_response(sequence) {
-            self.response.open(&self.out);
-        }
-    }
-
-    /// The worker ends the response of a server that is silent, if it is silent still.
-    pub(crate) fn end_silent_response(&mut self, now: Instant, worker: &mut Worker, sequence: u64) {
-        if self.sequence != Some(sequence) {
-            return;
-        }
-        let reply = match worker.end_silent_response(now, sequence) {
-            None => return,
-            Some(SilentEnd::Reply(reply)) => reply,
-            // The gateway resets a stream whose response has begun.
-            Some(SilentEnd::Reset) => LocalReply { status: 504, headers: Vec::new(), body: Vec::new() },
-        };
-        self.end_with(now, worker, reply, Vec::new());
-    }
-
-    /// The worker ends a request at its server by this reply, if the server hasn't begun to respond. The gateway takes a reply at any time until
-    /// the response's headers are answered.
-    pub(crate) fn evict(&mut self, now: Instant, worker: &mut Worker, sequence: u64, reply: LocalReply) {
-        if self.sequence == Some(sequence) && worker.evict(now, sequence, reply.status) {
-            self.reply(now, worker, reply);
-        }
+    /// The worker acts on the stream.
+    pub(crate) fn act(&mut self, now: Instant, worker: &mut Worker, action: StreamAction) {
+        action.carry_out(&mut WorkersStream { stream: self, worker, now });
     }
 
     /// Replies to a request that no server has answered. The worker handles the reply's headers as those of any response.
     pub(crate) fn reply(&mut self, now: Instant, worker: &mut Worker, reply: LocalReply) {
         self.facts.set_replying();
-        let status = reply.status.to_string();
-        let pairs = reply.headers.iter().map(|(name, value)| (*name, value.as_str()));
-        let map = core_headers::serialize(core::iter::once((":status", status.as_str())).chain(pairs));
-        let (headers, end) = (core_headers::Headers::new(&map), reply.body.is_empty());
+        let map = reply.header_map();
+        let (headers, end) = (Headers::new(&map), reply.body.is_empty());
         let action = worker.handle_response_headers(now, self.sequence, headers, end, &self.facts);
         self.end_with(now, worker, reply, action.edits);
     }
@@ -327,6 +286,50 @@ impl Stream {
         if let Some(sequence) = self.sequence.take() {
             worker.handle_log(now, sequence, &self.facts);
         }
+    }
+}
+
+/// A stream on which its worker acts.
+struct WorkersStream<'a> {
+    stream: &'a mut Stream,
+    worker: &'a mut Worker,
+    now: Instant,
+}
+
+impl ActedOn for WorkersStream<'_> {
+    fn with_worker<T>(&mut self, f: impl FnOnce(&mut Worker, Instant) -> T) -> Option<T> {
+        Some(f(self.worker, self.now))
+    }
+
+    fn rewrite(&mut self, rewrite: &Rewrite) -> bool {
+        (&mut self.stream.request.body).rewrite(rewrite)
+    }
+
+    fn resume_request(&mut self, edits: Vec<HeaderEdit>) {
+        self.stream.release_request(edits);
+    }
+
+    /// The gateway takes a reply at any time until the response's headers are answered.
+    fn reply(&mut self, reply: LocalReply) {
+        self.stream.reply(self.now, self.worker, reply);
+    }
+
+    fn resume_response(&mut self) {
+        self.stream.response.open(&self.stream.out);
+    }
+
+    fn replace_response(&mut self, reply: LocalReply) {
+        self.stream.end_with(self.now, self.worker, reply, Vec::new());
+    }
+
+    /// The gateway resets a stream whose response has begun, when it gets a reply.
+    fn reset(&mut self) {
+        self.replace_response(LocalReply { status: 504, headers: Vec::new(), body: Vec::new() });
+    }
+
+    /// The gateway passes bodies, or has said that it doesn't: nothing is missing.
+    fn received_bytes(&mut self) -> u64 {
+        0
     }
 }
 

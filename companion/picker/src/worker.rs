@@ -297,45 +297,17 @@ impl Seat {
 
     fn carry_out_effects(&mut self, now: Instant) {
         while let Some(effect) = self.worker.poll_effect() {
-            let Self { worker, streams, shared, .. } = self;
             match effect {
                 Effect::Session(id, effect) => self.carry_out_on_session(now, id, effect),
-                Effect::Resume { context, edits, rewrite } => {
+                Effect::Stream { context, action } => {
+                    let Self { worker, streams, shared, .. } = self;
                     if let Some(stream) = streams.get_mut(&context) {
-                        // From here on the body is on its way to the gateway.
+                        // A request that goes on, or is answered, gives its body away.
                         let before = stream.body_bytes();
-                        stream.resume(now, worker, edits, rewrite);
+                        stream.act(now, worker, action);
                         shared.account(before, stream.body_bytes());
                     }
                 }
-                Effect::Reply { context, reply } => {
-                    if let Some(stream) = streams.get_mut(&context) {
-                        let before = stream.body_bytes();
-                        stream.reply(now, worker, reply);
-                        shared.account(before, stream.body_bytes());
-                    }
-                }
-                Effect::ResumeResponse { context, sequence } => {
-                    if let Some(stream) = streams.get_mut(&context) {
-                        stream.resume_response(worker, sequence);
-                    }
-                }
-                Effect::Evict { context, sequence, reply } => {
-                    if let Some(stream) = streams.get_mut(&context) {
-                        let before = stream.body_bytes();
-                        stream.evict(now, worker, sequence, reply);
-                        shared.account(before, stream.body_bytes());
-                    }
-                }
-                Effect::EndSilentResponse { context, sequence } => {
-                    if let Some(stream) = streams.get_mut(&context) {
-                        let before = stream.body_bytes();
-                        stream.end_silent_response(now, worker, sequence);
-                        shared.account(before, stream.body_bytes());
-                    }
-                }
-                // The gateway passes bodies, or has said that it doesn't.
-                Effect::CountReceived { .. } => {}
                 Effect::LogError(text) => tracing::error!("endpoint picker: {text}"),
             }
         }

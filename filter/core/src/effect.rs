@@ -22,53 +22,50 @@ impl SessionId {
 pub enum Effect {
     /// An action on a session's gRPC stream.
     Session(SessionId, SessionEffect),
-    /// Edit the request headers of a paused HTTP stream, and resume it.
-    Resume {
-        /// The host's id of the HTTP stream.
+    /// An action on an HTTP stream.
+    Stream {
+        /// The host's id of the stream.
         context: u32,
-        /// The header edits.
-        edits: Vec<HeaderEdit>,
-        /// A rewrite of the buffered body. If it fails, the host sends `effect::rewrite_failed` instead of resuming.
-        rewrite: Option<Rewrite>,
-    },
-    /// Let a held response go on to the client, if `Worker::resume_response` agrees then.
-    ResumeResponse {
-        /// The host's id of the HTTP stream.
-        context: u32,
-        /// The worker's number of the request.
-        sequence: u64,
-    },
-    /// End the response of a server that is silent, as `Worker::end_silent_response` says then.
-    EndSilentResponse {
-        /// The host's id of the HTTP stream.
-        context: u32,
-        /// The worker's number of the request.
-        sequence: u64,
-    },
-    /// Send a local reply on an HTTP stream whose request is at its server, if `Worker::evict` agrees then.
-    Evict {
-        /// The host's id of the HTTP stream.
-        context: u32,
-        /// The worker's number of the request.
-        sequence: u64,
-        /// The reply.
-        reply: LocalReply,
-    },
-    /// Count what a paused HTTP stream has received, and pass it to `Worker::handle_received`.
-    CountReceived {
-        /// The host's id of the HTTP stream.
-        context: u32,
-        /// The worker's number of the request.
-        sequence: u64,
+        /// The action.
+        action: StreamAction,
     },
     /// Write a line with the level `error` into Envoy's log.
     LogError(String),
-    /// Send a local reply on a paused HTTP stream.
-    Reply {
-        /// The host's id of the HTTP stream.
-        context: u32,
-        /// The reply.
+}
+
+/// An action on an HTTP stream. `sequence` is the worker's number of its request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StreamAction {
+    /// Edit the headers of a paused request, and let it go on.
+    Resume {
+        /// The header edits.
+        edits: Vec<HeaderEdit>,
+        /// A rewrite of the buffered body, without which the request must not go on.
+        rewrite: Option<Rewrite>,
+    },
+    /// Answer a paused request.
+    Reply(LocalReply),
+    /// Answer a request that is at its server, if the server hasn't begun to respond by then.
+    Evict {
+        /// The request.
+        sequence: u64,
+        /// The answer.
         reply: LocalReply,
+    },
+    /// Let a held response go on to the client, if it is held still.
+    ResumeResponse {
+        /// The request.
+        sequence: u64,
+    },
+    /// End the response of a server that is silent, if it is silent still.
+    EndSilentResponse {
+        /// The request.
+        sequence: u64,
+    },
+    /// Count what has arrived of a paused request's body, of which the filter gets nothing.
+    CountReceived {
+        /// The request.
+        sequence: u64,
     },
 }
 
@@ -137,7 +134,7 @@ pub(crate) fn returned_twice() -> LocalReply {
 
 /// The reply if the host fails to rewrite a body, which can't be sent as it is.
 #[must_use]
-pub fn rewrite_failed() -> LocalReply {
+pub(crate) fn rewrite_failed() -> LocalReply {
     let message = "The gateway couldn't put the model's real name into the body.";
     Failure::new(500, Code::Internal, message).reply(Api::Unspecified, None)
 }

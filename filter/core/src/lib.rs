@@ -61,6 +61,7 @@ pub mod rewrite;
 mod served_models;
 pub mod session;
 pub mod shared_data;
+pub mod stream_action;
 pub mod time;
 pub mod trust;
 pub mod usage;

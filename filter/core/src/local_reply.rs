@@ -4,6 +4,7 @@
 use penstock_wire::{Api, Code, Reject, names};
 use serde::Serialize;
 
+use crate::headers;
 use crate::limits::LIBRARY_WAIT_MAX_MS;
 use crate::rate_limit::RateLimit;
 
@@ -16,6 +17,16 @@ pub struct LocalReply {
     pub headers: Vec<(&'static str, String)>,
     /// The JSON body.
     pub body: Vec<u8>,
+}
+
+impl LocalReply {
+    /// The reply's headers with its status, as [`crate::headers::Headers::new`] reads them.
+    #[must_use]
+    pub fn header_map(&self) -> Vec<u8> {
+        let status = self.status.to_string();
+        let pairs = self.headers.iter().map(|(name, value)| (*name, value.as_str()));
+        headers::serialize(core::iter::once((":status", status.as_str())).chain(pairs))
+    }
 }
 
 /// The response headers that report how a request left the queue.

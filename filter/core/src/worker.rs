@@ -47,7 +47,7 @@ use crate::alive_endpoints::AliveEndpoints;
 use crate::compiled_policy::CompiledPolicy;
 use crate::config::Config;
 use crate::credits::{Credits, Origin};
-use crate::effect::{Effect, SessionId};
+use crate::effect::{Effect, SessionId, StreamAction};
 use crate::exchange::{Exchange, Granted, Phase};
 use crate::failed_attempts::FailedAttempts;
 use crate::limits::{BODY_CALLBACK_CHECK_INTERVAL, DEADLINE_CHECK_INTERVAL, POLICY_LIST_MAX, TICK_MIN};
@@ -449,7 +449,8 @@ impl Worker {
         let granted = Granted { restart_on, ..Granted::new(now, grant, exchange.load()) };
         self.in_flight.add(&granted);
         exchange.phase = Phase::Granted(Box::new(granted));
-        self.effects.push_back(Effect::Resume { context: exchange.context, edits, rewrite });
+        let action = StreamAction::Resume { edits, rewrite };
+        self.effects.push_back(Effect::Stream { context: exchange.context, action });
     }
 
     /// Ignores a duplicate grant of a running request, and that of a request that waits on under another key, under which it is granted again.
@@ -481,7 +482,8 @@ impl Worker {
         }
         let report = QueueReport::from(reject);
         let reply = Failure::from(reject).reply(exchange.register.api(), Some(&report));
-        self.effects.push_back(Effect::Reply { context: exchange.context, reply });
+        let action = StreamAction::Reply(reply);
+        self.effects.push_back(Effect::Stream { context: exchange.context, action });
     }
 
     pub(super) const fn next_sequence(&mut self) -> u64 {

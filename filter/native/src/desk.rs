@@ -8,11 +8,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashMap;
-use penstock_filter_core::effect::{Effect, SessionId};
+use penstock_filter_core::effect::{Effect, SessionId, StreamAction};
 use penstock_filter_core::failed_attempts::FailedAttempts;
-use penstock_filter_core::header_sanitizer::HeaderEdit;
-use penstock_filter_core::local_reply::LocalReply;
-use penstock_filter_core::rewrite::Rewrite;
 use penstock_filter_core::session::SessionEffect;
 use penstock_filter_core::worker::Worker;
 
@@ -22,20 +19,6 @@ use crate::panics;
 
 /// The number of a configuration.
 pub(crate) type ConfigId = u64;
-
-/// An action on a paused HTTP stream.
-pub(crate) enum StreamAction {
-    Resume(Vec<HeaderEdit>, Option<Rewrite>),
-    /// Of the request with this number.
-    ResumeResponse(u64),
-    /// Of the request with this number.
-    EndSilentResponse(u64),
-    /// To the request with this number, which is at its server.
-    Evict(u64, LocalReply),
-    /// Of the request with this number.
-    CountReceived(u64),
-    Reply(LocalReply),
-}
 
 /// An action on the gRPC stream of a session.
 pub(crate) enum SessionAction {
@@ -228,29 +211,11 @@ impl Seat {
     /// After any call of the worker.
     fn sort_effects(&mut self) {
         while let Some(effect) = self.worker.poll_effect() {
-            let (context, action) = match effect {
-                Effect::Session(id, effect) => {
-                    self.add_session_effect(id, effect);
-                    continue;
-                }
-                Effect::LogError(text) => {
-                    host::log(Level::Error, &text);
-                    continue;
-                }
-                Effect::Resume { context, edits, rewrite } => (context, StreamAction::Resume(edits, rewrite)),
-                Effect::ResumeResponse { context, sequence } => {
-                    (context, StreamAction::ResumeResponse(sequence))
-                }
-                Effect::CountReceived { context, sequence } => {
-                    (context, StreamAction::CountReceived(sequence))
-                }
-                Effect::EndSilentResponse { context, sequence } => {
-                    (context, StreamAction::EndSilentResponse(sequence))
-                }
-                Effect::Evict { context, sequence, reply } => (context, StreamAction::Evict(sequence, reply)),
-                Effect::Reply { context, reply } => (context, StreamAction::Reply(reply)),
-            };
-            self.actions.push_back((context, action));
+            match effect {
+                Effect::Session(id, effect) => self.add_session_effect(id, effect),
+                Effect::Stream { context, action } => self.actions.push_back((context, action)),
+                Effect::LogError(text) => host::log(Level::Error, &text),
+            }
         }
     }
 }

@@ -3,16 +3,19 @@
 use core::cell::Cell;
 use std::sync::Arc;
 
-use penstock_filter_core::effect::{self, BodyAction, HeadersAction, ResponseBodyAction};
-use penstock_filter_core::headers::{self, Headers};
+use penstock_filter_core::effect::{BodyAction, HeadersAction, ResponseBodyAction};
+use penstock_filter_core::header_sanitizer::HeaderEdit;
+use penstock_filter_core::headers::Headers;
 use penstock_filter_core::local_reply::{Failure, LocalReply};
 use penstock_filter_core::properties::received_body_bytes;
-use penstock_filter_core::rewrite::BufferedBody as _;
-use penstock_filter_core::worker::SilentEnd;
+use penstock_filter_core::rewrite::{BufferedBody as _, Rewrite};
+use penstock_filter_core::stream_action::ActedOn;
+use penstock_filter_core::time::Instant;
+use penstock_filter_core::worker::Worker;
 use penstock_wire::{Api, Code};
 
 use crate::abi::Map;
-use crate::desk::{ConfigId, Desk, Seat, StreamAction, Waiting};
+use crate::desk::{ConfigId, Desk, Seat, Waiting};
 use crate::host::{self, Filter, HostClock, Replying, StreamBody, Waker};
 use crate::panics;
 use crate::plugin::Plugin;
@@ -336,53 +339,60 @@ fn run_actions(desk: &Desk) {
     }
     let _run = Run;
     while let Some((config, stream, action)) = desk.next_action() {
-        let applied = panics::guard(|| apply(desk, config, stream, action));
-        if applied.is_none() && desk.has(config, stream.0) {
-            panics::fail(stream.0);
+        let (filter, sequence) = stream;
+        let applied = panics::guard(|| {
+            action.carry_out(&mut PausedStream { desk, config, filter, sequence });
+        });
+        if applied.is_none() && desk.has(config, filter) {
+            panics::fail(filter);
         }
     }
 }
 
-fn apply(desk: &Desk, config: ConfigId, (filter, sequence): (Filter, u64), action: StreamAction) {
-    match action {
-        StreamAction::Resume(edits, rewrite) => {
-            if rewrite.is_none_or(|rewrite| StreamBody::buffered_request(filter).rewrite(&rewrite)) {
-                filter.edit(Map::Request, &edits);
-                filter.resume_request();
-            } else {
-                send(desk, config, filter, Some(sequence), &effect::rewrite_failed());
-            }
-        }
-        StreamAction::ResumeResponse(sequence) => {
-            if with(desk, config, |seat| seat.worker.resume_response(sequence)) == Some(true) {
-                filter.resume_response();
-            }
-        }
-        StreamAction::EndSilentResponse(sequence) => {
-            let end = with(desk, config, |seat| seat.worker.end_silent_response(host::now(), sequence));
-            match end.flatten() {
-                Some(SilentEnd::Reset) => filter.reset(),
-                // The response has begun, and the filter has handled its headers.
-                Some(SilentEnd::Reply(reply)) => filter.reply(&reply, &[]),
-                None => {}
-            }
-        }
-        StreamAction::Evict(sequence, reply) => {
-            let is_evicted =
-                with(desk, config, |seat| seat.worker.evict(host::now(), sequence, reply.status));
-            if is_evicted == Some(true) {
-                send(desk, config, filter, Some(sequence), &reply);
-            }
-        }
-        StreamAction::CountReceived(sequence) => {
-            let bytes = filter.with_headers(Map::Request, |headers| received_body_bytes(&filter, headers));
-            let bytes = bytes.unwrap_or(0);
-            let reply = with(desk, config, |seat| seat.worker.handle_received(host::now(), sequence, bytes));
-            if let Some(reply) = reply.flatten() {
-                send(desk, config, filter, Some(sequence), &reply);
-            }
-        }
-        StreamAction::Reply(reply) => send(desk, config, filter, Some(sequence), &reply),
+/// A stream that the filter has paused at some time. The event that acts on it is none of its own.
+struct PausedStream<'a> {
+    desk: &'a Desk,
+    config: ConfigId,
+    filter: Filter,
+    /// The worker's number of the request.
+    sequence: u64,
+}
+
+impl ActedOn for PausedStream<'_> {
+    fn with_worker<T>(&mut self, f: impl FnOnce(&mut Worker, Instant) -> T) -> Option<T> {
+        with(self.desk, self.config, |seat| f(&mut seat.worker, host::now()))
+    }
+
+    fn rewrite(&mut self, rewrite: &Rewrite) -> bool {
+        StreamBody::buffered_request(self.filter).rewrite(rewrite)
+    }
+
+    fn resume_request(&mut self, edits: Vec<HeaderEdit>) {
+        self.filter.edit(Map::Request, &edits);
+        self.filter.resume_request();
+    }
+
+    fn reply(&mut self, reply: LocalReply) {
+        send(self.desk, self.config, self.filter, Some(self.sequence), &reply);
+    }
+
+    fn resume_response(&mut self) {
+        self.filter.resume_response();
+    }
+
+    fn replace_response(&mut self, reply: LocalReply) {
+        // The response has begun, and the filter has handled its headers.
+        self.filter.reply(&reply, &[]);
+    }
+
+    fn reset(&mut self) {
+        self.filter.reset();
+    }
+
+    fn received_bytes(&mut self) -> u64 {
+        let bytes =
+            self.filter.with_headers(Map::Request, |headers| received_body_bytes(&self.filter, headers));
+        bytes.unwrap_or(0)
     }
 }
 
@@ -393,9 +403,7 @@ fn with<T>(desk: &Desk, config: ConfigId, f: impl FnOnce(&mut Seat) -> T) -> Opt
 
 /// Replies to a request that no server has answered. The worker handles the reply's headers as those of any response.
 fn send(desk: &Desk, config: ConfigId, filter: Filter, sequence: Option<u64>, reply: &LocalReply) {
-    let status = reply.status.to_string();
-    let pairs = reply.headers.iter().map(|(name, value)| (*name, value.as_str()));
-    let map = headers::serialize(core::iter::once((":status", status.as_str())).chain(pairs));
+    let map = reply.header_map();
     let (headers, end) = (Headers::new(&map), reply.body.is_empty());
     let action = with(desk, config, |seat| {
         seat.worker.handle_response_headers(host::now(), sequence, headers, end, &Replying(filter))

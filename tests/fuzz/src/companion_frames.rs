@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use penstock_data_plane::filter_policy;
 use penstock_filter_core::config::Config as PluginConfig;
-use penstock_filter_core::effect::{BodyAction, Effect, HeadersAction, SessionId};
+use penstock_filter_core::effect::{BodyAction, Effect, HeadersAction, SessionId, StreamAction};
 use penstock_filter_core::header_sanitizer::HeaderEdit;
 use penstock_filter_core::headers::Headers;
 use penstock_filter_core::session::SessionEffect;
@@ -121,21 +121,17 @@ fn token() -> &'static str {
         worker.handle_message(now, SessionId::MAIN, &frame.encode_to_vec());
         core::iter::from_fn(|| worker.poll_effect())
             .find_map(|effect| match effect {
-                Effect::Resume { edits, .. } => edits.into_iter().find_map(|edit| match edit {
-                    HeaderEdit::Set(names::REQUEUE_HEADER, token) => Some(token),
-                    HeaderEdit::Add(..)
-                    | HeaderEdit::Set(..)
-                    | HeaderEdit::SetStatic(..)
-                    | HeaderEdit::SetProperty(..)
-                    | HeaderEdit::Remove(_) => None,
-                }),
-                Effect::Session(..)
-                | Effect::Reply { .. }
-                | Effect::ResumeResponse { .. }
-                | Effect::EndSilentResponse { .. }
-                | Effect::Evict { .. }
-                | Effect::CountReceived { .. }
-                | Effect::LogError(_) => None,
+                Effect::Stream { action: StreamAction::Resume { edits, .. }, .. } => {
+                    edits.into_iter().find_map(|edit| match edit {
+                        HeaderEdit::Set(names::REQUEUE_HEADER, token) => Some(token),
+                        HeaderEdit::Add(..)
+                        | HeaderEdit::Set(..)
+                        | HeaderEdit::SetStatic(..)
+                        | HeaderEdit::SetProperty(..)
+                        | HeaderEdit::Remove(_) => None,
+                    })
+                }
+                Effect::Session(..) | Effect::Stream { .. } | Effect::LogError(_) => None,
             })
             .expect("a token")
     })
@@ -379,36 +375,42 @@ impl World {
                         *listed.get_or_insert(0) += hello.waiting.len() + hello.running.len();
                     }
                 }
-                Some(Effect::Resume { context, edits, rewrite }) => {
-                    assert_applicable(&edits);
-                    if let Some(rewrite) = rewrite {
-                        assert!(
-                            rewrite.range.start < rewrite.range.end && rewrite.range.end <= rewrite.length,
-                            "{rewrite:?}"
-                        );
-                    }
-                    self.transition(context, Http::Resumed);
-                }
-                Some(Effect::Reply { context, reply }) => {
-                    assert_readable(&reply);
-                    self.transition(context, Http::Answered);
-                }
-                Some(Effect::ResumeResponse { .. } | Effect::EndSilentResponse { .. }) => {}
-                Some(Effect::Evict { context, sequence, reply }) => {
-                    assert_readable(&reply);
-                    if self.worker.evict(self.now, sequence, reply.status) {
-                        let (_, http) = self.contexts.get_mut(&context).expect("a stream that is open");
-                        assert_eq!(*http, Http::Resumed, "{context} is evicted");
-                        *http = Http::Answered;
-                    }
-                }
-                Some(Effect::CountReceived { sequence, .. }) => {
-                    assert_eq!(self.worker.handle_received(self.now, sequence, 0), None);
-                }
+                Some(Effect::Stream { context, action }) => self.act(context, action),
                 Some(Effect::LogError(text)) => panic!("{text}"),
             }
         }
         listed
+    }
+
+    fn act(&mut self, context: u32, action: StreamAction) {
+        match action {
+            StreamAction::Resume { edits, rewrite } => {
+                assert_applicable(&edits);
+                if let Some(rewrite) = rewrite {
+                    assert!(
+                        rewrite.range.start < rewrite.range.end && rewrite.range.end <= rewrite.length,
+                        "{rewrite:?}"
+                    );
+                }
+                self.transition(context, Http::Resumed);
+            }
+            StreamAction::Reply(reply) => {
+                assert_readable(&reply);
+                self.transition(context, Http::Answered);
+            }
+            StreamAction::ResumeResponse { .. } | StreamAction::EndSilentResponse { .. } => {}
+            StreamAction::Evict { sequence, reply } => {
+                assert_readable(&reply);
+                if self.worker.evict(self.now, sequence, reply.status) {
+                    let (_, http) = self.contexts.get_mut(&context).expect("a stream that is open");
+                    assert_eq!(*http, Http::Resumed, "{context} is evicted");
+                    *http = Http::Answered;
+                }
+            }
+            StreamAction::CountReceived { sequence } => {
+                assert_eq!(self.worker.handle_received(self.now, sequence, 0), None);
+            }
+        }
     }
 
     fn transition(&mut self, context: u32, next: Http) {

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use penstock_engine::Instant as CompanionTime;
 use penstock_filter_core::config::Config;
-use penstock_filter_core::effect::{Effect, SessionId};
+use penstock_filter_core::effect::{Effect, SessionId, StreamAction};
 use penstock_filter_core::failed_attempts::FailedAttempts;
 use penstock_filter_core::process_identity::RandomBits;
 use penstock_filter_core::session::{Epoch, SessionEffect};
@@ -240,24 +240,23 @@ impl World {
         while let Some(effect) = self.roots.get_mut(&root).and_then(|root| root.worker.poll_effect()) {
             match effect {
                 Effect::Session(_, effect) => self.apply_session_effect(root, effect),
-                Effect::Resume { context, edits, rewrite } => {
-                    self.resume(root, u64::from(context), &edits, rewrite.as_ref())
-                }
-                Effect::Reply { context, reply } => {
-                    self.answer(root, u64::from(context), &reply);
-                }
-                // These Envoys hold no response, and these servers may be silent for ever.
-                Effect::ResumeResponse { .. } | Effect::EndSilentResponse { .. } => {}
-                Effect::Evict { context, sequence, reply } => {
-                    self.evict(root, u64::from(context), sequence, &reply);
-                }
-                // These Envoys pass every part of a body at once, so they have received no more.
-                Effect::CountReceived { sequence, .. } => {
-                    let reply =
-                        self.call_worker(root, |worker, now| worker.handle_received(now, sequence, 0));
-                    assert!(reply.flatten().is_none());
-                }
+                Effect::Stream { context, action } => self.act(root, u64::from(context), action),
                 Effect::LogError(text) => self.fail(|| format!("root {root} logs: {text}")),
+            }
+        }
+    }
+
+    fn act(&mut self, root: u64, context: u64, action: StreamAction) {
+        match action {
+            StreamAction::Resume { edits, rewrite } => self.resume(root, context, &edits, rewrite.as_ref()),
+            StreamAction::Reply(reply) => self.answer(root, context, &reply),
+            // These Envoys hold no response, and these servers may be silent for ever.
+            StreamAction::ResumeResponse { .. } | StreamAction::EndSilentResponse { .. } => {}
+            StreamAction::Evict { sequence, reply } => self.evict(root, context, sequence, &reply),
+            // These Envoys pass every part of a body at once, so they have received no more.
+            StreamAction::CountReceived { sequence } => {
+                let reply = self.call_worker(root, |worker, now| worker.handle_received(now, sequence, 0));
+                assert!(reply.flatten().is_none());
             }
         }
     }

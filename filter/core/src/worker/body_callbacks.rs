@@ -10,7 +10,7 @@ use penstock_wire::Code;
 use penstock_wire::names::outcome;
 
 use super::Worker;
-use crate::effect::Effect;
+use crate::effect::{Effect, StreamAction};
 use crate::exchange::{Exchange, Phase};
 use crate::limits::{BODY_CALLBACK_CHECK_INTERVAL, BODY_CALLBACK_WAIT, BODY_CHECKS_MAX, TICK_MIN};
 use crate::local_reply::{Failure, LocalReply};
@@ -78,7 +78,8 @@ impl Worker {
         let overdue = in_turn.filter(|(_, exchange)| is_overdue(exchange));
         for (sequence, exchange) in overdue.take(BODY_CHECKS_MAX) {
             callbacks.next = sequence.saturating_add(1);
-            self.effects.push_back(Effect::CountReceived { context: exchange.context, sequence: *sequence });
+            let action = StreamAction::CountReceived { sequence: *sequence };
+            self.effects.push_back(Effect::Stream { context: exchange.context, action });
         }
     }
 

@@ -10,7 +10,7 @@ use penstock_wire::names::outcome;
 
 use super::Worker;
 use crate::compiled_policy::PoolPolicy;
-use crate::effect::Effect;
+use crate::effect::{Effect, StreamAction};
 use crate::endpoint_choice::choose_endpoints;
 use crate::exchange::{Granted, Phase};
 use crate::fallback_deadlines::{WaitDecision, decide};
@@ -48,14 +48,11 @@ impl Worker {
         due.sort_unstable_by_key(|(arrived, sequence, ..)| (*arrived, *sequence));
         for (arrived, sequence, context, decision) in due {
             let queue_us = now.micros_since(arrived);
-            let effect = match self.carry_out(now, sequence, queue_us, decision) {
-                Ok(edits) => Effect::Resume { context, edits, rewrite: None },
-                Err((failure, outcome)) => {
-                    let reply = self.refuse(now, sequence, &failure, outcome);
-                    Effect::Reply { context, reply }
-                }
+            let action = match self.carry_out(now, sequence, queue_us, decision) {
+                Ok(edits) => StreamAction::Resume { edits, rewrite: None },
+                Err((failure, outcome)) => StreamAction::Reply(self.refuse(now, sequence, &failure, outcome)),
             };
-            self.effects.push_back(effect);
+            self.effects.push_back(Effect::Stream { context, action });
         }
     }
 

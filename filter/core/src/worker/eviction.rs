@@ -6,7 +6,7 @@
 use penstock_wire::{Evict, Started};
 
 use super::Worker;
-use crate::effect::{Effect, SessionId};
+use crate::effect::{Effect, SessionId, StreamAction};
 use crate::exchange::{Phase, Upstream};
 use crate::local_reply::{Failure, QueueReport};
 use crate::time::Instant;
@@ -25,7 +25,8 @@ impl Worker {
         if let Some(exchange) = self.exchanges.get(&sequence) {
             let report = QueueReport::from(answer);
             let reply = Failure::from(answer).reply(exchange.register.api(), Some(&report));
-            self.effects.push_back(Effect::Evict { context: exchange.context, sequence, reply });
+            let action = StreamAction::Evict { sequence, reply };
+            self.effects.push_back(Effect::Stream { context: exchange.context, action });
         }
     }
 

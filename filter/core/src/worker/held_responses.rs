@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use penstock_wire::{Api, names};
 
 use super::Worker;
-use crate::effect::{Effect, ResponseBodyAction};
+use crate::effect::{Effect, ResponseBodyAction, StreamAction};
 use crate::exchange::{Held, Phase, Response, Upstream};
 use crate::limits::{HEADERS_HELD, HELD_BYTES_MAX};
 use crate::local_reply::{Failure, LocalReply, QueueReport};
@@ -105,7 +105,8 @@ impl Worker {
 
     fn push_resume(&mut self, sequence: u64) {
         if let Some(exchange) = self.exchanges.get(&sequence) {
-            self.effects.push_back(Effect::ResumeResponse { context: exchange.context, sequence });
+            let action = StreamAction::ResumeResponse { sequence };
+            self.effects.push_back(Effect::Stream { context: exchange.context, action });
         }
     }
 

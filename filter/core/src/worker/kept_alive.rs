@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use penstock_wire::{Api, names};
 
 use super::Worker;
-use crate::effect::Effect;
+use crate::effect::{Effect, StreamAction};
 use crate::exchange::{Exchange, Phase};
 use crate::header_sanitizer::{self, HeaderEdit};
 use crate::limits::KEEP_ALIVE_RETRY;
@@ -86,7 +86,8 @@ impl Worker {
                 edits.extend(header_sanitizer::rewritten(length, exchange.has_length));
             }
             exchange.phase = Phase::KeptAlive;
-            self.effects.push_back(Effect::Resume { context: exchange.context, edits, rewrite: None });
+            let action = StreamAction::Resume { edits, rewrite: None };
+            self.effects.push_back(Effect::Stream { context: exchange.context, action });
         }
     }
 }

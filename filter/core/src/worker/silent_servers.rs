@@ -12,7 +12,7 @@ use penstock_wire::{AttemptFailed, Grant};
 
 use super::Worker;
 use crate::compiled_policy::PoolPolicy;
-use crate::effect::Effect;
+use crate::effect::{Effect, StreamAction};
 use crate::end_reason::UpstreamFailure;
 use crate::exchange::{Exchange, Granted, Phase, SilenceLimit, Upstream};
 use crate::failed_attempts::FailedAttempts;
@@ -114,7 +114,8 @@ impl Worker {
             } else if deadline.ends.is_none() {
                 response.silence = None;
             } else if let Some(exchange) = self.exchanges.get(&sequence) {
-                self.effects.push_back(Effect::EndSilentResponse { context: exchange.context, sequence });
+                let action = StreamAction::EndSilentResponse { sequence };
+                self.effects.push_back(Effect::Stream { context: exchange.context, action });
             }
         }
     }

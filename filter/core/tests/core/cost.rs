@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use penstock_filter_core::config::Config;
-use penstock_filter_core::effect::{BodyAction, Effect, HeadersAction, SessionId};
+use penstock_filter_core::effect::{BodyAction, Effect, HeadersAction, SessionId, StreamAction};
 use penstock_filter_core::headers::{Headers, serialize};
 use penstock_filter_core::process_identity::RandomBits;
 use penstock_filter_core::properties::Properties;
@@ -179,14 +179,10 @@ impl Rig {
                     self.sent.0 += 1;
                     self.sent.1 += message.len() as u64;
                 }
-                Effect::Session(..)
-                | Effect::Reply { .. }
-                | Effect::ResumeResponse { .. }
-                | Effect::EndSilentResponse { .. }
-                | Effect::Evict { .. }
-                | Effect::CountReceived { .. }
-                | Effect::LogError(_) => {}
-                Effect::Resume { edits, .. } => self.edits += edits.len() as u64,
+                Effect::Stream { action: StreamAction::Resume { edits, .. }, .. } => {
+                    self.edits += edits.len() as u64;
+                }
+                Effect::Session(..) | Effect::Stream { .. } | Effect::LogError(_) => {}
             }
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use penstock_filter_core::config::Config;
 use penstock_filter_core::effect::{
-    BodyAction, Effect, HeadersAction, ResponseBodyAction, ResponseHeadersAction, SessionId,
+    BodyAction, Effect, HeadersAction, ResponseBodyAction, ResponseHeadersAction, SessionId, StreamAction,
 };
 use penstock_filter_core::failed_attempts::FailedAttempts;
 use penstock_filter_core::header_sanitizer::HeaderEdit;
@@ -358,21 +358,7 @@ impl Rig {
                     }
                     Output::Sent(seq, event)
                 }
-                // A request that isn't sent to a server.
-                Effect::Resume { context, edits, rewrite: None } if is_kept_alive(&edits) => {
-                    Output::Resume(context, format!("{edits:?}"))
-                }
-                Effect::Resume { context, edits, rewrite: None } => {
-                    Output::Resume(context, format!("{:?}", without_retry(edits)))
-                }
-                Effect::Resume { context, edits, rewrite: Some(rewrite) } => {
-                    Output::Rewritten(context, format!("{:?}", without_retry(edits)), rewrite)
-                }
-                Effect::Reply { context, reply } => Output::Reply(context, reply),
-                Effect::ResumeResponse { context, .. } => Output::ResumeResponse(context),
-                Effect::EndSilentResponse { context, .. } => Output::EndSilentResponse(context),
-                Effect::Evict { context, reply, .. } => Output::Evict(context, reply),
-                Effect::CountReceived { sequence, .. } => Output::CountReceived(sequence),
+                Effect::Stream { context, action } => output_of(context, action),
                 Effect::LogError(text) => Output::Error(text),
             };
             outputs.push(output);
@@ -504,3 +490,23 @@ pub(crate) fn slice(body: &str, start: usize, length: usize) -> Option<Vec<u8>> 
 pub(crate) const TEXT_EVENT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
 /// A whole answer.
 pub(crate) const TEXT_DOCUMENT: &str = r#"{"choices":[{"message":{"content":"a"}}]}"#;
+
+fn output_of(context: u32, action: StreamAction) -> Output {
+    match action {
+        // A request that isn't sent to a server.
+        StreamAction::Resume { edits, rewrite: None } if is_kept_alive(&edits) => {
+            Output::Resume(context, format!("{edits:?}"))
+        }
+        StreamAction::Resume { edits, rewrite: None } => {
+            Output::Resume(context, format!("{:?}", without_retry(edits)))
+        }
+        StreamAction::Resume { edits, rewrite: Some(rewrite) } => {
+            Output::Rewritten(context, format!("{:?}", without_retry(edits)), rewrite)
+        }
+        StreamAction::Reply(reply) => Output::Reply(context, reply),
+        StreamAction::ResumeResponse { .. } => Output::ResumeResponse(context),
+        StreamAction::EndSilentResponse { .. } => Output::EndSilentResponse(context),
+        StreamAction::Evict { reply, .. } => Output::Evict(context, reply),
+        StreamAction::CountReceived { sequence } => Output::CountReceived(sequence),
+    }
+}

@@ -1,7 +1,7 @@
 //! Attempts that a server refuses by itself: the headers by which Envoy sends the request again, and the report to the companion.
 
 use penstock_filter_core::config::Config;
-use penstock_filter_core::effect::{Effect, HeadersAction};
+use penstock_filter_core::effect::{Effect, HeadersAction, StreamAction};
 use penstock_filter_core::failed_attempts::FailedAttempts;
 use penstock_filter_core::header_sanitizer::HeaderEdit;
 use penstock_filter_core::headers::{Headers, serialize};
@@ -86,7 +86,11 @@ fn granted_request_tells_envoy_when_to_send_it_again() {
             commands: vec![penstock_wire::Command { kind: Some(Kind::Grant(grant(sequence))) }],
         };
         rig.receive(&prost::Message::encode_to_vec(&frame));
-        let Some(Effect::Resume { edits, .. }) = rig.worker.poll_effect() else { panic!("resumed") };
+        let Some(Effect::Stream { action: StreamAction::Resume { edits, .. }, .. }) =
+            rig.worker.poll_effect()
+        else {
+            panic!("resumed")
+        };
         let edit = |name: &'static str, value: Option<&'static str>| match value {
             Some(value) => HeaderEdit::SetStatic(name, value),
             None => HeaderEdit::Remove(name.into()),

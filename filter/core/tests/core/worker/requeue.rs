@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use penstock_filter_core::config::Config;
-use penstock_filter_core::effect::{Effect, HeadersAction, ResponseHeadersAction};
+use penstock_filter_core::effect::{Effect, HeadersAction, ResponseHeadersAction, StreamAction};
 use penstock_filter_core::header_sanitizer::HeaderEdit;
 use penstock_wire::command::Kind;
 use penstock_wire::filter_frame::Event;
@@ -327,7 +327,7 @@ fn routed_edits(endpoints: &[&str], causes: &str, may_requeue: bool) -> Vec<Head
     let frame = CompanionFrame { seq: 2, ack: 0, commands: vec![Command { kind: Some(Kind::Grant(grant)) }] };
     rig.receive(&frame.encode_to_vec());
     match rig.worker.poll_effect() {
-        Some(Effect::Resume { edits, .. }) => edits,
+        Some(Effect::Stream { action: StreamAction::Resume { edits, .. }, .. }) => edits,
         other => panic!("{other:?}"),
     }
 }

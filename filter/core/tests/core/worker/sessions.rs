@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_filter_core::effect::{Effect, SessionId};
+use penstock_filter_core::effect::{Effect, SessionId, StreamAction};
 use penstock_filter_core::limits::REPORT_HOLD;
 use penstock_filter_core::local_reply::LocalReply;
 use penstock_filter_core::session::SessionEffect;
@@ -116,12 +116,13 @@ impl Split {
                 Effect::Session(id, SessionEffect::OpenStream { .. }) => self.opened.push(id),
                 Effect::Session(id, SessionEffect::ResetStream) => self.reset.push(id),
                 Effect::Session(_, SessionEffect::LogInfo(_) | SessionEffect::LogWarning(_)) => {}
-                Effect::Resume { context, .. } => self.resumed.push(context),
-                Effect::Reply { reply, .. } => self.replies.push(reply),
-                Effect::ResumeResponse { .. } | Effect::EndSilentResponse { .. } => {}
-                Effect::Evict { .. } | Effect::CountReceived { .. } | Effect::LogError(_) => {
-                    panic!("{effect:?}")
-                }
+                Effect::Stream { context, action } => match action {
+                    StreamAction::Resume { .. } => self.resumed.push(context),
+                    StreamAction::Reply(reply) => self.replies.push(reply),
+                    StreamAction::ResumeResponse { .. } | StreamAction::EndSilentResponse { .. } => {}
+                    StreamAction::Evict { .. } | StreamAction::CountReceived { .. } => panic!("{action:?}"),
+                },
+                Effect::LogError(text) => panic!("{text}"),
             }
         }
     }
