@@ -117,6 +117,7 @@ impl Pool {
         engine.report_usage(settings.reported);
         engine.report_running_usage(settings.shared);
         engine.report_budgets(settings.reported);
+        engine.share_budgets(settings.shared);
         let mut autopilot = Autopilot::new(autopilot_settings(settings), now);
         autopilot.limit_demand(settings.policy.queue.max_rate);
         Self {

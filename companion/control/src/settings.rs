@@ -71,7 +71,7 @@ pub struct PoolSettings {
     /// budgets as [`PoolNews::Budget`](crate::PoolNews::Budget).
     pub reported: bool,
     /// What flows run is output as [`PoolNews::Running`](crate::PoolNews::Running), if its discipline has windows,
-    /// because other companions count it.
+    /// because other companions count it. They hear of resets of budgets, too.
     pub shared: bool,
     /// Parameters that were learned before this companion's start, by variant.
     pub kept: Vec<(String, Kept)>,

@@ -123,8 +123,13 @@ pub enum BudgetReport {
     /// What a flow with a budget runs here has changed, under the same condition.
     Running(BudgetRunning),
     /// The flow's budget was reset by [`crate::Input::ResetBudget`], under the same condition. What was reported of it before no longer
-    /// counts anywhere. Another engine takes it as [`crate::Input::BudgetResets`].
-    Reset(Box<str>),
+    /// counts anywhere. All engines take it as [`crate::Input::BudgetResets`].
+    Reset {
+        /// The flow.
+        flow: Box<str>,
+        /// Later resets of this engine have higher numbers.
+        number: u64,
+    },
     /// This engine has heard of a reset at another one, under the same condition: what it has reported of the flow's usage, and other
     /// engines don't know yet, no longer counts. What it reports from here on was used after the reset.
     Forgotten {

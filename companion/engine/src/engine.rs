@@ -102,6 +102,8 @@ pub struct Engine {
     reports_usage: bool,
     reports_running_usage: bool,
     reports_budgets: bool,
+    /// Other engines hear of resets of budgets here.
+    shares_budgets: bool,
     budgets: Budgets,
     /// Under [`Gate::Auto`]: the sequence of the arrival that was next and fitted no endpoint, at the last
     /// [`Endpoints::clear_dirty`].
@@ -141,6 +143,7 @@ impl Engine {
             reports_usage: false,
             reports_running_usage: false,
             reports_budgets: false,
+            shares_budgets: false,
             blocked_head: None,
             effects: VecDeque::new(),
         }

@@ -577,8 +577,8 @@ pub enum Input {
     /// no day again. One that goes back further is followed, and what was used stays.
     Utc(Duration),
     /// Usage of budgets at other engines beside this one. Entries of flows, units or periods that the policy doesn't have are ignored,
-    /// and so is what has left its window, and that of a flow whose last reset here the other engines haven't heard of
-    /// ([`BudgetReset::Here`]).
+    /// and so is what has left its window, and that of a flow that was reset here, from its last reset until
+    /// [`BudgetReset::Here`], but for at most [`crate::limits::BUDGET_RESET_KEPT`].
     BudgetUsage {
         /// What was settled since the last such event.
         settled: Vec<BudgetUsage>,

@@ -57,8 +57,7 @@ pub const BUDGET_WINDOWS_MAX: usize = 8;
 pub const BUDGET_FLOWS_MAX: usize = 100_000;
 /// A step in which a sliding window of a budget is counted lasts a 60th of the window. The window keeps one step more.
 pub const BUDGET_STEPS: u64 = 60;
-/// A reset of a flow's budget is remembered for this long: until then, or until other engines have heard of it, usage from before it is
-/// ignored, however late it is reported.
+/// For so long at most an engine ignores others' usage of a flow that it has reset, and the store of engines remembers a reset.
 pub const BUDGET_RESET_KEPT: Duration = Duration::from_secs(3_600);
 /// Remembered resets of a pool. Past it the oldest is forgotten.
 pub const BUDGET_RESETS_MAX: usize = 10_000;

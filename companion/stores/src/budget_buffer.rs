@@ -35,8 +35,8 @@ struct Key {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OwnReset {
     pub(super) flow: Box<str>,
-    /// How long ago that was.
-    pub(super) ago: Duration,
+    /// The engine's.
+    pub(super) number: u64,
 }
 
 /// What a flow runs: tokens as estimated, and requests.
@@ -47,8 +47,8 @@ pub(super) type Running = (Box<str>, u64, u64);
 pub(super) struct BudgetBuffer {
     origin: Instant,
     used: HashMap<Key, u64>,
-    /// When flows were reset here.
-    resets: HashMap<Box<str>, Instant>,
+    /// The engine's numbers of the flows' last resets here.
+    resets: HashMap<Box<str>, u64>,
     /// Flows of which nothing counts that was taken from this buffer before, and the number of the reset at another companion.
     forgotten: HashMap<Box<str>, Option<u64>>,
     /// Flows beyond the limit are left out.
@@ -103,11 +103,11 @@ impl BudgetBuffer {
     }
 
     /// The flow is reset: nothing of it that was added before is taken. Returns `false` if there is no place for that.
-    pub(super) fn reset(&mut self, flow: &str, now: Instant) -> bool {
+    pub(super) fn reset(&mut self, flow: &str, number: u64) -> bool {
         self.forget(flow, None);
         let has_place = self.resets.len() < BUFFERED_KEYS_MAX || self.resets.contains_key(flow);
         if has_place {
-            self.resets.insert(flow.into(), now);
+            self.resets.insert(flow.into(), number);
         }
         has_place
     }
@@ -121,11 +121,9 @@ impl BudgetBuffer {
         }
     }
 
-    pub(super) fn take_resets(&mut self, now: Instant) -> Vec<OwnReset> {
+    pub(super) fn take_resets(&mut self) -> Vec<OwnReset> {
         let resets = std::mem::take(&mut self.resets).into_iter();
-        let resets =
-            resets.map(|(flow, reset_at)| OwnReset { flow, ago: now.saturating_duration_since(reset_at) });
-        resets.collect()
+        resets.map(|(flow, number)| OwnReset { flow, number }).collect()
     }
 
     /// Takes the flows of which nothing counts that was taken before, with the number of the last reset at another companion.
@@ -251,7 +249,7 @@ mod tests {
         for usage in [used("a", used_at, 1), topped_up.clone(), used("b", used_at, 2)] {
             assert!(buffer.add(usage, now));
         }
-        assert!(buffer.reset("a", now));
+        assert!(buffer.reset("a", 3) && buffer.reset("a", 4));
         assert!(buffer.add(topped_up.clone(), now));
         buffer.forget("a", Some(7));
         buffer.forget("a", Some(6));
@@ -260,18 +258,17 @@ mod tests {
         let mut taken = buffer.take_used(now);
         taken.sort_by_key(|usage| usage.amount);
         assert_eq!(taken, [used("b", used_at, 2), topped_up]);
-        let expected = OwnReset { flow: "a".into(), ago: seconds(5) };
-        assert_eq!(buffer.take_resets(now + seconds(5)), [expected]);
+        assert_eq!(buffer.take_resets(), [OwnReset { flow: "a".into(), number: 4 }]);
         let forgotten = [("a".into(), Some(7)), ("c".into(), Some(9))];
         assert_eq!(buffer.take_forgotten(), forgotten.into());
-        assert!(buffer.take_resets(now).is_empty() && buffer.take_forgotten().is_empty());
+        assert!(buffer.take_resets().is_empty() && buffer.take_forgotten().is_empty());
     }
 
     #[test]
     fn usage_in_the_part_of_a_reset_is_not_before_it() {
         let mut buffer = BudgetBuffer::default();
         let reset_at = buffer.origin + Duration::from_millis(100_600);
-        assert!(buffer.reset("a", reset_at));
+        assert!(buffer.reset("a", 1));
         let now = reset_at + Duration::from_millis(100);
         for flow in ["a", "b"] {
             assert!(buffer.add(used(flow, UsedAt::Ago(Duration::ZERO), 1), now));

@@ -81,12 +81,13 @@ impl Recorders {
         }
     }
 
-    /// Stores that the flow's budget is reset now, if the pool has a store. What was recorded of it before isn't written any more.
-    pub fn record_budget_reset(&self, pool: &str, flow: &str) {
+    /// Stores that the flow's budget is reset now, if the pool has a store. What was recorded of it before isn't written any more. `number`: the
+    /// engine's of the reset.
+    pub fn record_budget_reset(&self, pool: &str, flow: &str, number: u64) {
         if let Some(recorder) = self.0.get(pool)
             && let Some(buffer) = &recorder.buffer
         {
-            buffer.reset_budget(flow);
+            buffer.reset_budget(flow, number);
             recorder.wake_at_once();
         }
     }

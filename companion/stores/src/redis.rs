@@ -272,7 +272,9 @@ impl Redis {
         let age = millis(batch.taken.elapsed());
         let now = self.server_time().await?;
         let taken_at = now.saturating_sub(age);
-        self.drop_reset(batch, now).await?;
+        let resets = self.drop_reset(batch, now).await?;
+        let numbers = budgets::number_resets(&batch.budget_resets, &resets, now);
+        let tried = std::mem::replace(&mut batch.reset_numbers, numbers);
         let mut pipe = ::redis::pipe();
         pipe.atomic();
         if let Some(running) = &batch.running {
@@ -287,7 +289,7 @@ impl Redis {
             }
         }
         if let Some(add) = budgets::add(batch, &writer_id, taken_at, now) {
-            pipe.add_command(add).ignore();
+            pipe.add_command(add);
         }
         let entry = entry_command(batch, &writer_id, &self.companion, (taken_at, age));
         pipe.add_command(entry).ignore();
@@ -297,18 +299,23 @@ impl Redis {
         pipe.cmd("PEXPIRE").arg(&key).arg(lifetime).ignore();
         let connection = self.connected().await?;
         let answer = pipe.query_async(connection).await;
-        let is_written = self.check::<Option<()>>(answer)?.is_some();
-        if let Some(attached) = self.pools.get_mut(&batch.pool).filter(|_| is_written) {
-            attached.known_resets.write(&batch.budget_resets, taken_at, now);
+        let Some(added) = self.check::<Option<Vec<u64>>>(answer)? else {
+            return Ok(false);
+        };
+        // An earlier attempt, whose answer was lost, may have added it.
+        let is_added = added.first() != Some(&0);
+        let numbers = if is_added { std::mem::take(&mut batch.reset_numbers) } else { tried };
+        if let Some(attached) = self.pools.get_mut(&batch.pool) {
+            attached.known_resets.hear_all(numbers, now);
         }
-        Ok(is_written)
+        Ok(true)
     }
 
     /// Drops what the batch has of flows that other companions have reset, if this one's engine hasn't heard of it: when it does, it will
-    /// forget the same. From here on, a transaction on this connection fails if the resets change before.
-    async fn drop_reset(&mut self, batch: &mut UsageBatch, now: u64) -> Result<(), RedisError> {
-        if batch.budgets.is_empty() {
-            return Ok(());
+    /// forget the same. Returns the remembered resets. From here on, a transaction on this connection fails if they change before.
+    async fn drop_reset(&mut self, batch: &mut UsageBatch, now: u64) -> Result<budgets::Resets, RedisError> {
+        if batch.budgets.is_empty() && batch.budget_resets.is_empty() {
+            return Ok(budgets::Resets::new());
         }
         let watch = ::redis::cmd("WATCH").arg(budgets::resets_key(&batch.pool)).to_owned();
         let connection = self.connected().await?;
@@ -316,11 +323,12 @@ impl Redis {
         self.check::<()>(answer)?;
         let connection = self.connected().await?;
         let answer = budgets::read_resets(&batch.pool, now).query_async(connection).await;
-        let resets: Vec<(String, u64)> = self.check(answer)?;
-        if let Some(attached) = self.pools.get(&batch.pool) {
-            attached.known_resets.drop_unknown(batch, resets);
-        }
-        Ok(())
+        let resets: budgets::Resets = self.check::<Vec<(String, u64)>>(answer)?.into_iter().collect();
+        let attached = self.pools.get_mut(&batch.pool);
+        let missed =
+            attached.map(|attached| attached.known_resets.drop_unknown(batch, &resets, Instant::now()));
+        self.deliver_resets(&batch.pool, missed.unwrap_or_default()).await;
+        Ok(resets)
     }
 
     /// Drops the connection after a failure, so that the next command connects again.
@@ -357,7 +365,9 @@ fn entry_command(
         command.arg(entry::COMPANION).arg(companion);
     }
     if !batch.budget_resets.is_empty() {
-        let resets = entry::encode_resets(&batch.budget_resets, taken_at);
+        let numbers = batch.reset_numbers.iter().zip(batch.budget_resets.iter());
+        let resets = numbers.map(|((flow, number), own)| (&**flow, *number, own.number));
+        let resets = entry::encode_resets(resets);
         command.arg(entry::RESETS).arg(resets);
     }
     if !batch.budgets.is_empty() {

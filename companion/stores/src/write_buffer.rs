@@ -69,7 +69,7 @@ pub(super) struct Contents {
     pub(super) used: Vec<(UsageKey, u64)>,
     /// Entries dropped because the buffer was full.
     pub(super) dropped: u64,
-    /// Resets of budgets here, as of now.
+    /// Resets of budgets here.
     pub(super) budget_resets: Vec<OwnReset>,
     /// Flows of which no usage of budgets counts that was taken before, with the number of the last reset at another companion.
     pub(super) forgotten: HashMap<Box<str>, Option<u64>>,
@@ -133,9 +133,9 @@ impl WriteBuffer {
     }
 
     /// Adds a reset of a budget. What was added of the flow before isn't taken any more.
-    pub(super) fn reset_budget(&self, flow: &str) {
+    pub(super) fn reset_budget(&self, flow: &str, number: u64) {
         let mut state = self.state();
-        if !state.budgets.reset(flow, Instant::now()) {
+        if !state.budgets.reset(flow, number) {
             state.dropped += 1;
         }
     }
@@ -176,7 +176,7 @@ impl WriteBuffer {
         Contents {
             used: costs.into_iter().collect(),
             dropped: std::mem::take(&mut state.dropped),
-            budget_resets: state.budgets.take_resets(now),
+            budget_resets: state.budgets.take_resets(),
             forgotten: state.budgets.take_forgotten(),
             budgets: state.budgets.take_used(now),
             running,
@@ -197,7 +197,7 @@ pub struct SharedUsage {
     pub settled: Vec<PastUsage>,
     /// What runs there, where that has changed.
     pub running: Vec<RunningUsage>,
-    /// Resets of budgets that all companions know now, before all of the following.
+    /// Resets of budgets in the order in which all companions read them, before all of the following.
     pub budget_resets: Vec<BudgetReset>,
     /// Usage of budgets from before this companion's start.
     pub past_budgets: Vec<BudgetUsage>,
@@ -242,8 +242,10 @@ pub(super) struct UsageBatch {
     pub(super) window: Option<Duration>,
     pub(super) taken: Instant,
     pub(super) used: Arc<[(UsageKey, u64)]>,
-    /// Resets of budgets here, as of `taken`. The usage of these flows in this batch is later.
+    /// Resets of budgets here. The usage of these flows in this batch is later.
     pub(super) budget_resets: Arc<[OwnReset]>,
+    /// The numbers of these resets for all companions in the last attempt to write the batch.
+    pub(super) reset_numbers: Vec<(Box<str>, u64)>,
     /// What was used of budgets, as of `taken`.
     pub(super) budgets: Arc<[BudgetUsage]>,
     /// What runs; `None`: the same as in the batch before.
@@ -261,6 +263,12 @@ impl UsageBatch {
     /// The batch's usage, in entries.
     pub(super) fn len(&self) -> usize {
         self.used.len() + self.budgets.len() + self.budget_resets.len()
+    }
+
+    /// Drops all usage, and keeps resets, and what runs. Returns how many entries that were.
+    pub(super) fn drop_usage(&mut self) -> usize {
+        let (used, budgets) = (std::mem::take(&mut self.used), std::mem::take(&mut self.budgets));
+        used.len() + budgets.len()
     }
 
     /// Drops the usage of budgets for which `is_kept` is false.

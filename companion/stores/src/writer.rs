@@ -236,6 +236,7 @@ impl StoreWriter {
                 taken: Instant::now(),
                 used: used.unwrap_or_default().into(),
                 budget_resets,
+                reset_numbers: Vec::new(),
                 budgets: budgets.unwrap_or_default().into(),
                 running,
             });
@@ -290,13 +291,18 @@ impl StoreWriter {
         published.map(|(_, instant)| *instant + RUNNING_REFRESH).min()
     }
 
-    /// Drops the oldest batches beyond the limit.
+    /// Drops the oldest usage beyond the limit. Resets stay: the other companions must hear of them.
     fn trim_backlog(&mut self) {
         let mut entries: usize = self.backlog.iter().map(UsageBatch::len).sum();
-        while entries > BACKLOG_MAX
-            && let Some(oldest) = self.backlog.pop_front()
-        {
-            entries -= oldest.len();
+        for batch in &mut self.backlog {
+            if entries <= BACKLOG_MAX {
+                break;
+            }
+            let dropped = batch.drop_usage();
+            entries -= dropped;
+            if dropped == 0 {
+                continue;
+            }
             if !std::mem::replace(&mut self.drop_logged, true) {
                 tracing::warn!(
                     "usage.store: {}: oldest usage dropped: more than {BACKLOG_MAX} entries wait until the store can be \
@@ -305,5 +311,6 @@ impl StoreWriter {
                 );
             }
         }
+        self.backlog.retain(UsageBatch::is_needed);
     }
 }

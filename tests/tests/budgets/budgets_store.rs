@@ -157,6 +157,18 @@ impl Gateway {
         answer.json()["windows"].clone()
     }
 
+    /// Replaces the configuration while the companion runs, for the `number`th time.
+    async fn activate(&self, config: &str, number: u64) {
+        let beside = self.companion.config().with_extension("new");
+        std::fs::write(&beside, config).expect("written");
+        std::fs::rename(&beside, self.companion.config()).expect("renamed");
+        until("the configuration is active", || async {
+            let page = self.companion.get("/status").await.expect("an answer").json();
+            if page["config"]["reloads"] == number { Ok(()) } else { Err(self.companion.log()) }
+        })
+        .await;
+    }
+
     /// Ends the companion as an operator does, and starts the next one.
     async fn replace(&mut self) {
         self.companion.signal(libc::SIGTERM);
@@ -513,6 +525,58 @@ fn a_reset_at_one_gateway_forgets_what_the_other_one_has_not_written_and_what_it
             let used = [0, 1].map(|number| windows[number]["used"].clone());
             assert_eq!(used, [7, 7], "{windows}");
         }
+    });
+}
+
+#[test]
+fn a_pool_that_gets_budgets_after_a_reset_shares_what_it_uses() {
+    run(async {
+        let server = Redis::start().await;
+        let store = redis(&server);
+        let mut here = Gateway::serving(&store, TEN).await;
+        here.serve("limited", 1).await;
+        let mut there = Gateway::serving(&store, TEN).await;
+        let with_budgets = std::fs::read_to_string(there.companion.config()).expect("a configuration");
+        let without = with_budgets.replace("match: 'limited*'", "match: 'nobody'");
+        there.activate(&without.replace(&store, "memory"), 1).await;
+        let writes = here.writes().await;
+        here.change("limited", json!({"reset": true})).await;
+        here.written_since(writes).await;
+        there.activate(&with_budgets, 2).await;
+        there.serve("limited", 2).await;
+        there.shows_used("limited", 24).await;
+        here.shows_used("limited", 24).await;
+        here.serve("limited", 1).await;
+        there.shows_used("limited", 36).await;
+    });
+}
+
+#[test]
+fn resets_at_two_gateways_without_redis_leave_the_same_usage_at_both() {
+    run(async {
+        let mut server = Redis::start().await;
+        let store = redis(&server);
+        let mut here = Gateway::serving(&store, TEN).await;
+        let mut there = Gateway::serving(&store, TEN).await;
+        here.serve("limited", 1).await;
+        there.serve("limited", 1).await;
+        here.shows_used("limited", 24).await;
+        server.kill().await;
+        for gateway in [&mut here, &mut there] {
+            gateway.serve("limited", 1).await;
+            gateway.change("limited", json!({"reset": true})).await;
+            gateway.serve("limited", 1).await;
+            gateway.change("limited", json!({"reset": true})).await;
+            gateway.serve("limited", 1).await;
+            gateway.settled("limited").await;
+        }
+        server.restart().await;
+        // Whichever comes to redis last, what its gateway has used since then counts, and nothing of the other one's.
+        here.shows("limited", 12, 0, 108).await;
+        there.shows("limited", 12, 0, 108).await;
+        there.serve("limited", 1).await;
+        here.shows("limited", 24, 0, 96).await;
+        there.shows("limited", 24, 0, 96).await;
     });
 }
 

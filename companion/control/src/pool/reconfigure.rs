@@ -29,6 +29,7 @@ impl Pool {
         self.engine.report_usage(settings.reported);
         self.engine.report_running_usage(settings.shared);
         self.engine.report_budgets(settings.reported);
+        self.engine.share_budgets(settings.shared);
         let old = core::mem::replace(&mut self.rules, Rules::new(settings));
         self.autopilot.limit_demand(settings.policy.queue.max_rate);
         self.autopilot.change(now, &autopilot_settings(settings));

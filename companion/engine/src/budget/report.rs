@@ -88,7 +88,7 @@ impl Table {
 
     /// Adds usage that was settled elsewhere, or before, or a top-up there. `index` is the flow's budget.
     pub(crate) fn add_used(&mut self, usage: &BudgetUsage, index: usize, now: &Now<'_>) {
-        if self.is_reset_here(&usage.flow) {
+        if self.awaits_reset(&usage.flow, now) {
             return;
         }
         let local = now.under(index);

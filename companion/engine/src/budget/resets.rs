@@ -1,4 +1,4 @@
-//! Resets of flows' budgets at this engine that the other engines haven't heard of.
+//! Resets of flows' budgets at this engine, until they come in the order in which all engines hear of resets and usage.
 
 use alloc::boxed::Box;
 
@@ -7,28 +7,42 @@ use hashlink::LinkedHashMap;
 use crate::limits::{BUDGET_RESET_KEPT, BUDGET_RESETS_MAX};
 use crate::time::Instant;
 
-/// The flows, in the order of their resets, with the time of each.
+/// The last reset of each flow, by number and time, in the order of the resets.
 #[derive(Debug, Default)]
-pub(super) struct Resets(LinkedHashMap<Box<str>, Instant>);
+pub(super) struct Resets {
+    last_number: u64,
+    pending: LinkedHashMap<Box<str>, (u64, Instant)>,
+}
+
+fn is_old(begun: Instant, now: Instant) -> bool {
+    now.since(begun) > BUDGET_RESET_KEPT
+}
 
 impl Resets {
-    /// The flow is reset now.
-    pub(super) fn begin(&mut self, name: &str, now: Instant) {
-        self.0.remove(name);
-        self.0.insert(name.into(), now);
-        while let Some((_, first)) = self.0.front()
-            && (now.since(*first) > BUDGET_RESET_KEPT || self.0.len() > BUDGET_RESETS_MAX)
+    /// The flow is reset now. Returns the reset's number. `is_told`: it is expected to come in the order of all.
+    pub(super) fn begin(&mut self, name: &str, is_told: bool, now: Instant) -> u64 {
+        self.last_number = self.last_number.wrapping_add(1);
+        self.pending.remove(name);
+        if is_told {
+            self.pending.insert(name.into(), (self.last_number, now));
+        }
+        while let Some((_, (_, first))) = self.pending.front()
+            && (is_old(*first, now) || self.pending.len() > BUDGET_RESETS_MAX)
         {
-            self.0.pop_front();
+            self.pending.pop_front();
+        }
+        self.last_number
+    }
+
+    /// The reset of this number has come.
+    pub(super) fn end(&mut self, name: &str, number: u64) {
+        if self.pending.get(name).is_some_and(|(last, _)| *last == number) {
+            self.pending.remove(name);
         }
     }
 
-    /// The other engines have heard of it.
-    pub(super) fn end(&mut self, name: &str) {
-        self.0.remove(name);
-    }
-
-    pub(super) fn contains(&self, name: &str) -> bool {
-        self.0.contains_key(name)
+    /// The flow's last reset hasn't come yet.
+    pub(super) fn is_pending(&self, name: &str, now: Instant) -> bool {
+        self.pending.get(name).is_some_and(|(_, begun)| !is_old(*begun, now))
     }
 }

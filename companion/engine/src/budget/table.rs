@@ -180,22 +180,20 @@ impl Table {
         }
     }
 
-    /// See [`crate::Input::ResetBudget`]. `is_told`: other engines hear of it.
-    pub(crate) fn reset(&mut self, name: &str, is_told: bool, now: &Now<'_>) {
-        if is_told {
-            self.resets.begin(name, now.instant);
-        }
+    /// See [`crate::Input::ResetBudget`]. Returns the reset's number. `is_told`: other engines hear of it.
+    pub(crate) fn reset(&mut self, name: &str, is_told: bool, now: &Now<'_>) -> u64 {
         self.forget(name, now);
+        self.resets.begin(name, is_told, now.instant)
     }
 
-    /// The other engines have heard of the flow's reset.
-    pub(crate) fn end_reset(&mut self, name: &str) {
-        self.resets.end(name);
+    /// See [`crate::input::BudgetReset::Here`].
+    pub(crate) fn end_reset(&mut self, name: &str, number: u64) {
+        self.resets.end(name, number);
     }
 
-    /// The other engines haven't heard of the flow's reset: they may report usage from before it.
-    pub(crate) fn is_reset_here(&self, name: &str) -> bool {
-        self.resets.contains(name)
+    /// Usage that other engines report may be from before the flow's last reset here.
+    pub(crate) fn awaits_reset(&self, name: &str, now: &Now<'_>) -> bool {
+        self.resets.is_pending(name, now.instant)
     }
 
     /// Nothing of the flow counts any more.

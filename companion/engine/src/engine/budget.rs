@@ -26,6 +26,11 @@ impl Engine {
         self.reports_budgets = reported;
     }
 
+    /// Whether other engines hear of this one's resets, and [`Input::BudgetResets`] has them as [`crate::input::BudgetReset::Here`].
+    pub const fn share_budgets(&mut self, shared: bool) {
+        self.shares_budgets = shared;
+    }
+
     /// What flows have used of their budgets, by name: those that have used something. In time proportional to their number.
     #[must_use]
     pub fn budgets(&self) -> Vec<FlowBudgetSnapshot> {

@@ -33,20 +33,23 @@ pub enum UsageKind {
     ToppedUp,
 }
 
-/// A reset of a flow's budget, in the order in which all engines hear of resets and usage. An empty flow: `anonymous`.
+/// A reset of a flow's budget, in the one order in which all engines hear of resets and usage. An empty flow: `anonymous`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BudgetReset {
-    /// Another engine has reset the flow. All that this engine has used of the flow's budget until now, and all top-ups, count no longer.
+    /// Another engine has reset the flow. All that this engine has used of the flow's budget until now, and all top-ups, count no longer. Ignored
+    /// while the engine waits for its own reset of the flow in this order ([`Self::Here`]): that one comes later, and so does what it has used since.
     Elsewhere {
         /// The fairness identity.
         flow: Box<str>,
         /// What the sender calls this reset; [`crate::BudgetReport::Forgotten`] says it again.
         number: u64,
     },
-    /// The other engines have heard of this engine's [`crate::Input::ResetBudget`]: what they report from here on, they have used after it.
+    /// This engine's [`crate::Input::ResetBudget`]: what others report from here on, they have used after it.
     Here {
         /// The fairness identity.
         flow: Box<str>,
+        /// That of [`crate::BudgetReport::Reset`].
+        number: u64,
     },
 }
 

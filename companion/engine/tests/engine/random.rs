@@ -267,7 +267,7 @@ fn budget_input(rng: &mut Rng, roll: u64, now: Instant) -> Option<Input> {
         320..324 => Input::TopUp { flow, tokens: Tokens(1 + rng.below(800)) },
         324..326 => Input::ResetBudget(flow),
         326 => Input::BudgetResets(vec![match rng.below(4) {
-            0 => BudgetReset::Here { flow },
+            0 => BudgetReset::Here { flow, number: rng.below(4) },
             number => BudgetReset::Elsewhere { flow, number },
         }]),
         327..331 => Input::Utc(utc(rng, now)),

@@ -132,7 +132,7 @@ impl Observer {
         match report {
             BudgetReport::Used(used) => self.recorders.record_budget_used(pool, used),
             BudgetReport::Running(running) => self.recorders.record_budget_running(pool, running),
-            BudgetReport::Reset(flow) => self.recorders.record_budget_reset(pool, &flow),
+            BudgetReport::Reset { flow, number } => self.recorders.record_budget_reset(pool, &flow, number),
             BudgetReport::Forgotten { flow, number } => self.recorders.forget_budget(pool, &flow, number),
             BudgetReport::Shadowed { .. } => {}
         }

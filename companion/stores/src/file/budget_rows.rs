@@ -185,10 +185,8 @@ mod tests {
             window: None,
             taken: now.monotonic,
             used: Arc::default(),
-            budget_resets: resets
-                .iter()
-                .map(|flow| OwnReset { flow: (*flow).into(), ago: Duration::ZERO })
-                .collect(),
+            budget_resets: resets.iter().map(|flow| OwnReset { flow: (*flow).into(), number: 1 }).collect(),
+            reset_numbers: Vec::new(),
             budgets: budgets.into(),
             running: None,
         };

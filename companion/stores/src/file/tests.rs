@@ -345,6 +345,7 @@ fn used(
         taken: now.monotonic,
         used: used.iter().map(|(flow, cost)| (key(flow), *cost)).collect(),
         budget_resets: Arc::default(),
+        reset_numbers: Vec::new(),
         budgets: Arc::default(),
         running: None,
     };
@@ -447,6 +448,7 @@ fn usage_stays_when_the_wall_clock_jumps_ahead_and_after_a_restart_under_that_cl
         taken,
         used: [(key("a"), 5)].into(),
         budget_resets: Arc::default(),
+        reset_numbers: Vec::new(),
         budgets: [BudgetUsage {
             flow: "a".into(),
             unit: CostUnit::Tokens,

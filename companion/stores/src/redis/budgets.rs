@@ -4,12 +4,13 @@
 //! A companion adds a batch once, however often it writes it: the number of its last batch stands beside the hashes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
 
 use ::redis::Cmd;
 use penstock_engine::input::{BudgetReset, BudgetUsage};
 use penstock_engine::limits::{BUDGET_RESET_KEPT, BUDGET_RESETS_MAX};
+use tokio::time::Instant;
 
-use super::entry::reset_times;
 use super::{EXCHANGE_KEPT, SLACK, millis};
 use crate::BUDGET_FLOWS_MAX;
 use crate::budget::{Counter, PeriodCode, time_of};
@@ -17,8 +18,8 @@ use crate::budget_buffer::OwnReset;
 use crate::write_buffer::UsageBatch;
 
 /// Keys: the writer's last number, the index, the resets, the hashes. Arguments: the batch's number, how long to remember it, the limit of
-/// fields, what the names of hashes begin with, how long to remember resets, which are too old for that, the limit of resets, their number,
-/// and the flow and the time of each; for each hash its name in the index, when it expires, the number of its fields, and each field with
+/// fields, what the names of hashes begin with, how long to remember resets, which are too old for that, the limit of resets, how many there are,
+/// and the flow and the number of each; for each hash its name in the index, when it expires, the number of its fields, and each field with
 /// what is added.
 const ADD: &str = "
 local last = redis.call('GET', KEYS[1])
@@ -67,10 +68,10 @@ pub(super) fn index_key(pool: &str) -> String {
     format!("penstock:1:budgets:{pool}")
 }
 
-/// The time of one reset may be computed this differently for two attempts to write it.
-const TIMES_DIFFER_MS: u64 = 1_000;
+/// An engine hears of a reset within this, unless it was lost.
+const HEARD_WITHIN: Duration = Duration::from_secs(5);
 
-/// A sorted set of the flows that were reset in the last hour, by the times of their resets.
+/// A sorted set of the flows that were reset in the last hour, by the numbers of their resets.
 pub(super) fn resets_key(pool: &str) -> String {
     format!("penstock:1:budgets-resets:{pool}")
 }
@@ -125,57 +126,94 @@ pub(super) fn read_resets(pool: &str, now: u64) -> Cmd {
     command
 }
 
-/// The last reset of each flow of which this companion's engine has heard, by its time. What the engine reports from then on was used after
-/// that reset, and so counts at all companions; what it has reported before, it has forgotten.
+/// The last reset of each flow in the last hour, by its number.
+pub(super) type Resets = HashMap<String, u64>;
+
+/// The numbers of a companion's resets for all companions: the server's time in milliseconds, but always above that of the flow's reset before.
+pub(super) fn number_resets(own: &[OwnReset], resets: &Resets, now: u64) -> Vec<(Box<str>, u64)> {
+    let number = |flow: &str| resets.get(flow).map_or(now, |last| now.max(last.saturating_add(1)));
+    own.iter().map(|reset| (reset.flow.clone(), number(&reset.flow))).collect()
+}
+
+/// The last reset of each flow of which this companion's engine has heard, by its number. What the engine reports from then on was used after
+/// that reset, and so counts at all companions.
 #[derive(Debug, Default)]
-pub(super) struct KnownResets(HashMap<Box<str>, u64>);
+pub(super) struct KnownResets {
+    heard: HashMap<Box<str>, u64>,
+    /// Resets for which usage was dropped, and since when the engine should have heard of them.
+    missed: HashMap<Box<str>, (u64, Instant)>,
+}
 
 impl KnownResets {
-    /// Begins with the `resets` that are remembered. Returns those that the engine must hear of: the others are from before this companion
-    /// used the store. `opened_at`: the server's time then.
-    pub(super) fn begin(&mut self, resets: Vec<(String, u64)>, opened_at: u64) -> Vec<BudgetReset> {
+    /// Begins with the remembered resets. Returns those that the engine must hear of. `opened_at`: the server's time at which this companion
+    /// began to use the store, and usage since then isn't written; `None`: there is none.
+    pub(super) fn begin(&mut self, resets: Vec<(String, u64)>, opened_at: Option<u64>) -> Vec<BudgetReset> {
         let mut unknown = Vec::new();
-        for (flow, time) in resets {
-            if self.knows(&flow, time) {
+        for (flow, number) in resets {
+            if self.knows(&flow, number) {
                 continue;
             }
-            if time > opened_at {
-                unknown.push(BudgetReset::Elsewhere { flow: flow.into(), number: time });
+            if opened_at.is_some_and(|opened_at| number > opened_at) {
+                unknown.push(BudgetReset::Elsewhere { flow: flow.into(), number });
             } else {
-                self.hear(flow.into(), time);
+                self.hear(flow.into(), number);
             }
         }
         unknown
     }
 
     /// The engine has heard of a reset.
-    pub(super) fn hear(&mut self, flow: Box<str>, time: u64) {
-        let last = self.0.entry(flow).or_default();
-        *last = time.max(*last);
+    pub(super) fn hear(&mut self, flow: Box<str>, number: u64) {
+        self.missed.remove(&flow);
+        let last = self.heard.entry(flow).or_default();
+        *last = number.max(*last);
     }
 
-    /// A batch that was written has these resets of this companion's engine.
-    pub(super) fn write(&mut self, resets: &[OwnReset], taken_at: u64, now: u64) {
-        for (flow, time) in reset_times(resets, taken_at) {
-            self.hear(flow.into(), time.saturating_add(TIMES_DIFFER_MS));
+    /// The engine has made these resets, which are written.
+    pub(super) fn hear_all(&mut self, resets: Vec<(Box<str>, u64)>, now: u64) {
+        for (flow, number) in resets {
+            self.hear(flow, number);
         }
-        self.0.retain(|_, time| *time > oldest_reset(now));
+        self.heard.retain(|_, number| *number > oldest_reset(now));
+        self.missed.retain(|_, (number, _)| *number > oldest_reset(now));
     }
 
-    fn knows(&self, flow: &str, time: u64) -> bool {
-        self.0.get(flow).is_some_and(|known| *known >= time)
+    fn knows(&self, flow: &str, number: u64) -> bool {
+        self.heard.get(flow).is_some_and(|heard| *heard >= number)
     }
 
-    /// Drops what the batch has of flows with resets that the engine hasn't heard of.
-    pub(super) fn drop_unknown(&self, batch: &mut UsageBatch, resets: Vec<(String, u64)>) {
-        // A reset in the batch itself may be there already, if an earlier attempt to write the batch wasn't answered.
-        let own = batch.budget_resets.clone();
-        let is_own = |flow: &str| own.iter().any(|reset| *reset.flow == *flow);
-        let unknown = resets.into_iter().filter(|(flow, time)| !self.knows(flow, *time) && !is_own(flow));
-        let unknown: HashSet<String> = unknown.map(|(flow, _)| flow).collect();
-        if !unknown.is_empty() {
-            batch.retain_budgets(|usage| !unknown.contains(&*usage.flow));
+    /// Drops what the batch has of flows with resets that the engine hasn't heard of. Returns those that it should have heard of by now: it may
+    /// have lost them while the pool's settings changed.
+    pub(super) fn drop_unknown(
+        &mut self,
+        batch: &mut UsageBatch,
+        resets: &Resets,
+        now: Instant,
+    ) -> Vec<BudgetReset> {
+        // The companion's own reset in the batch comes after all of these.
+        let own: HashSet<Box<str>> = batch.budget_resets.iter().map(|reset| reset.flow.clone()).collect();
+        let unknown = |flow: &str| {
+            let number = *resets.get(flow)?;
+            (!self.knows(flow, number) && !own.contains(flow)).then_some(number)
+        };
+        let dropped: HashMap<Box<str>, u64> = batch
+            .budgets
+            .iter()
+            .filter_map(|usage| Some((usage.flow.clone(), unknown(&usage.flow)?)))
+            .collect();
+        if dropped.is_empty() {
+            return Vec::new();
         }
+        batch.retain_budgets(|usage| !dropped.contains_key(&usage.flow));
+        let mut late = Vec::new();
+        for (flow, number) in dropped {
+            let (_, since) = self.missed.entry(flow.clone()).or_insert((number, now));
+            if now.saturating_duration_since(*since) > HEARD_WITHIN {
+                *since = now;
+                late.push(BudgetReset::Elsewhere { flow, number });
+            }
+        }
+        late
     }
 }
 
@@ -208,8 +246,8 @@ pub(super) fn add(batch: &UsageBatch, writer_id: &str, taken_at: u64, now: u64) 
         .arg(oldest_reset(now))
         .arg(BUDGET_RESETS_MAX)
         .arg(batch.budget_resets.len());
-    for (flow, time) in reset_times(&batch.budget_resets, taken_at) {
-        command.arg(flow).arg(time);
+    for (flow, number) in &batch.reset_numbers {
+        command.arg(&**flow).arg(*number);
     }
     for ((period, bucket), fields) in hashes {
         // A day, a week or a month began by the clock of this gateway, and the hash expires by that of the server. If they differ, it is kept at
@@ -228,11 +266,9 @@ pub(super) fn add(batch: &UsageBatch, writer_id: &str, taken_at: u64, now: u64) 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Duration;
 
     use penstock_engine::input::UsedAt;
     use penstock_engine::policy::BudgetPeriod;
-    use tokio::time::Instant;
 
     use super::*;
 
@@ -265,8 +301,7 @@ mod tests {
 
     fn batch(resets: &[&str], flows: &[&str]) -> UsageBatch {
         let minute = BudgetPeriod::Sliding(Duration::from_secs(60));
-        let resets =
-            resets.iter().map(|&flow| OwnReset { flow: flow.into(), ago: Duration::from_millis(500) });
+        let resets = resets.iter().map(|&flow| OwnReset { flow: flow.into(), number: 1 });
         let used = flows.iter().map(|flow| used(flow, Counter::Tokens, minute, UsedAt::Ago(Duration::ZERO)));
         UsageBatch {
             number: 1,
@@ -275,47 +310,78 @@ mod tests {
             taken: Instant::now(),
             used: Arc::default(),
             budget_resets: resets.collect(),
+            reset_numbers: Vec::new(),
             budgets: used.collect(),
             running: None,
         }
     }
 
+    fn resets(resets: &[(&str, u64)]) -> Resets {
+        resets.iter().map(|&(flow, number)| (flow.into(), number)).collect()
+    }
+
     /// What is written of a batch with usage of these flows, when these resets are remembered.
-    fn written(known: &KnownResets, mut batch: UsageBatch, resets: &[(&str, u64)]) -> Vec<String> {
-        known.drop_unknown(&mut batch, resets.iter().map(|&(flow, time)| (flow.into(), time)).collect());
+    fn written(known: &mut KnownResets, mut batch: UsageBatch, remembered: &[(&str, u64)]) -> Vec<String> {
+        assert_eq!(known.drop_unknown(&mut batch, &resets(remembered), Instant::now()), []);
         batch.budgets.iter().map(|usage| usage.flow.to_string()).collect()
     }
 
     #[test]
     fn usage_of_a_flow_is_not_written_until_its_reset_is_heard_of() {
         let mut known = KnownResets::default();
-        let resets = [("a", 1_000)];
+        let remembered = [("a", 1_000)];
         let of_all = || batch(&[], &["a", "b"]);
-        assert_eq!(written(&known, of_all(), &resets), ["b"]);
+        assert_eq!(written(&mut known, of_all(), &remembered), ["b"]);
         known.hear("a".into(), 1_000);
         known.hear("a".into(), 900);
-        assert_eq!(written(&known, of_all(), &resets), ["a", "b"]);
-        assert_eq!(written(&known, of_all(), &[("a", 1_001)]), ["b"], "a later one");
+        assert_eq!(written(&mut known, of_all(), &remembered), ["a", "b"]);
+        assert_eq!(written(&mut known, of_all(), &[("a", 1_001)]), ["b"], "a later one");
     }
 
     #[test]
-    fn own_resets_are_known_however_often_they_are_written() {
+    fn a_reset_of_the_batch_itself_comes_after_those_of_others() {
         let mut known = KnownResets::default();
-        let resets = [("a", 5_000)];
-        assert_eq!(written(&known, batch(&["a"], &["a"]), &resets), ["a"], "the second attempt");
-        known.write(&batch(&["a"], &[]).budget_resets, 4_900, 5_100);
-        assert_eq!(written(&known, batch(&[], &["a"]), &resets), ["a"]);
-        known.write(&[], 0, 5_400 + TIMES_DIFFER_MS + BUDGET_RESET_KEPT.as_millis() as u64);
-        assert!(known.0.is_empty());
+        let remembered = [("a", 5_000)];
+        let own = batch(&["a", "b"], &["a"]);
+        let numbers = number_resets(&own.budget_resets, &resets(&remembered), 4_900);
+        assert_eq!(numbers, [("a".into(), 5_001), ("b".into(), 4_900)], "also by a clock that is behind");
+        assert_eq!(written(&mut known, own, &remembered), ["a"]);
+        known.hear_all(numbers, 5_100);
+        assert_eq!(written(&mut known, batch(&[], &["a"]), &[("a", 5_001)]), ["a"]);
+        known.hear_all(Vec::new(), 5_400 + BUDGET_RESET_KEPT.as_millis() as u64);
+        assert!(known.heard.is_empty());
     }
 
     #[test]
     fn resets_from_before_the_store_was_used_are_known() {
-        let mut known = KnownResets::default();
-        known.hear("heard".into(), 2_000);
-        let resets = [("before", 1_000), ("since", 1_500), ("heard", 2_000)];
-        let unknown = known.begin(resets.map(|(flow, time)| (flow.into(), time)).to_vec(), 1_200);
+        let remembered = [("before", 1_000), ("since", 1_500), ("heard", 2_000)];
+        let begin = |opened_at| {
+            let mut known = KnownResets::default();
+            known.hear("heard".into(), 2_000);
+            let resets = remembered.map(|(flow, number)| (flow.into(), number)).to_vec();
+            let unknown = known.begin(resets, opened_at);
+            (known, unknown)
+        };
+        let (mut known, unknown) = begin(Some(1_200));
         assert_eq!(unknown, [BudgetReset::Elsewhere { flow: "since".into(), number: 1_500 }]);
-        assert_eq!(written(&known, batch(&[], &["before", "since"]), &resets), ["before"]);
+        assert_eq!(written(&mut known, batch(&[], &["before", "since"]), &remembered), ["before"]);
+        let (mut known, unknown) = begin(None);
+        assert_eq!(unknown, [], "the engine has used nothing");
+        assert_eq!(written(&mut known, batch(&[], &["since"]), &remembered), ["since"]);
+    }
+
+    #[test]
+    fn a_reset_that_the_engine_has_lost_is_delivered_again() {
+        let mut known = KnownResets::default();
+        let (remembered, begun) = (resets(&[("a", 1_000)]), Instant::now());
+        let mut missed_after = |seconds| {
+            let now = begun + Duration::from_secs(seconds);
+            known.drop_unknown(&mut batch(&[], &["a"]), &remembered, now)
+        };
+        let late = [BudgetReset::Elsewhere { flow: "a".into(), number: 1_000 }];
+        assert_eq!([0, 5].map(&mut missed_after), [[], []]);
+        assert_eq!([6, 11, 12].map(&mut missed_after), [late.to_vec(), Vec::new(), late.to_vec()]);
+        known.hear("a".into(), 1_000);
+        assert!(known.missed.is_empty());
     }
 }

@@ -8,9 +8,8 @@ use ::redis::streams::StreamId;
 use penstock_engine::input::{Band, BudgetUsage, PastUsage};
 
 use crate::budget::{Counted, Counter, PeriodCode, time_of};
-use crate::budget_buffer::OwnReset;
+use crate::budget_buffer;
 use crate::write_buffer::UsageKey;
-use crate::{budget_buffer, millis};
 
 /// Field: the writer's id.
 pub(super) const BY: &str = "by";
@@ -24,7 +23,7 @@ pub(super) const USED: &str = "used";
 pub(super) const COMPANION: &str = "companion";
 /// Field, if budgets were used: a JSON list of [counter, period, milliseconds since 1970 began by the server's clock, flow, amount].
 pub(super) const BUDGETS: &str = "budgets";
-/// Field, if budgets were reset before all that: a JSON list of [flow, milliseconds since 1970 began by the server's clock].
+/// Field, if budgets were reset before all that: a JSON list of [flow, number of the reset, the companion's own number of it].
 pub(super) const RESETS: &str = "resets";
 /// Field, if the entry's companion has written its running requests: the id that is in that key.
 pub(super) const RUNNING: &str = "running";
@@ -50,10 +49,19 @@ pub(super) struct Entry {
     pub(super) used: Vec<(UsageKey, u64)>,
     /// The companion that used budgets.
     pub(super) companion: Option<String>,
-    /// Flows whose budgets were reset, and when, in milliseconds.
-    pub(super) resets: Vec<(Box<str>, u64)>,
+    pub(super) resets: Vec<Reset>,
     /// What was used of budgets. The times are exact, and no buckets.
     pub(super) budgets: Vec<Counted>,
+}
+
+/// A reset of a flow's budget.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Reset {
+    pub(super) flow: Box<str>,
+    /// Later resets of the flow have higher ones.
+    pub(super) number: u64,
+    /// That of the companion's engine.
+    pub(super) own_number: u64,
 }
 
 /// The place of an entry in its stream: the server's milliseconds, and the number among those.
@@ -98,22 +106,17 @@ fn parse_budgets(text: &str) -> Option<Vec<Counted>> {
     Some(counted.collect())
 }
 
-/// Flows and times of resets that are as of `taken_at`, the server's time in milliseconds.
-pub(super) fn reset_times(resets: &[OwnReset], taken_at: u64) -> impl Iterator<Item = (&str, u64)> {
-    resets.iter().map(move |reset| (&*reset.flow, taken_at.saturating_sub(millis(reset.ago))))
-}
-
 /// The list of [`RESETS`] as JSON.
-pub(super) fn encode_resets(resets: &[OwnReset], taken_at: u64) -> String {
-    let members: Vec<_> = reset_times(resets, taken_at).collect();
+pub(super) fn encode_resets<'a>(resets: impl Iterator<Item = (&'a str, u64, u64)>) -> String {
+    let members: Vec<_> = resets.collect();
     serde_json::to_string(&members).unwrap_or_default()
 }
 
-fn parse_resets(text: &str) -> Option<Vec<(Box<str>, u64)>> {
-    let mut resets: Vec<(Box<str>, u64)> = serde_json::from_str(text).ok()?;
-    resets.truncate(MEMBERS_MAX);
-    resets.retain(|(flow, _)| flow.len() <= NAME_MAX);
-    Some(resets)
+fn parse_resets(text: &str) -> Option<Vec<Reset>> {
+    let members: Vec<(Box<str>, u64, u64)> = serde_json::from_str(text).ok()?;
+    let members = members.into_iter().take(MEMBERS_MAX);
+    let fitting = members.filter(|(flow, ..)| flow.len() <= NAME_MAX);
+    Some(fitting.map(|(flow, number, own_number)| Reset { flow, number, own_number }).collect())
 }
 
 /// What a companion runs of flows with budgets, as JSON.
@@ -283,7 +286,6 @@ mod tests {
     #[test]
     fn an_entry_has_the_resets_and_top_ups_of_its_companion() {
         let whole = [(BY, "me"), (NUMBER, "7"), (AGE, "0"), (USED, "[]")];
-        let resets = [OwnReset { flow: "a\"".into(), ago: Duration::from_millis(300) }];
         let topped_up = BudgetUsage {
             flow: "a".into(),
             unit: CostUnit::Tokens,
@@ -293,10 +295,11 @@ mod tests {
             amount: 50,
         };
         let topped_up = std::slice::from_ref(&topped_up);
-        let (resets, budgets) = (encode_resets(&resets, 9_000), encode_budgets(topped_up, 9_000));
+        let resets = encode_resets([("a\"", 8_700, 3)].into_iter());
+        let budgets = encode_budgets(topped_up, 9_000);
         let entry = id("9000-1", &[&whole[..], &[(RESETS, &resets), (BUDGETS, &budgets)]].concat());
         let mut parsed = parse(&entry).expect("it is one");
-        assert_eq!(parsed.resets, [("a\"".into(), 8_700)]);
+        assert_eq!(parsed.resets, [Reset { flow: "a\"".into(), number: 8_700, own_number: 3 }]);
         let counted = parsed.budgets.pop().expect("one");
         assert_eq!([counted.exact_usage(9_000)], topped_up);
         // A companion ignores what counts something that it doesn't know.

@@ -44,16 +44,21 @@ pub(super) enum Command {
         past_usage: Option<oneshot::Sender<Vec<PastUsage>>>,
     },
     Detach(Arc<str>),
-    /// Counts usage of the pool's budgets in entries after this one, and delivers resets from before it.
+    /// Counts usage of the pool's budgets in entries after this one.
     BudgetsFrom {
         pool: Arc<str>,
         position: Position,
-        resets: Vec<BudgetReset>,
     },
-    /// Delivers what was used of the pool's budgets until then.
+    /// Delivers what was used of the pool's budgets until then: to the receiver, as long as it waits.
     PastBudgets {
         pool: Arc<str>,
         past: Vec<BudgetUsage>,
+        receiver: Option<oneshot::Sender<Vec<BudgetUsage>>>,
+    },
+    /// Delivers resets of the pool's budgets of which its engine hasn't heard.
+    Resets {
+        pool: Arc<str>,
+        resets: Vec<BudgetReset>,
     },
 }
 
@@ -173,17 +178,31 @@ impl Reader {
                     self.end(stream);
                 }
             }
-            Command::BudgetsFrom { pool, position, resets } => {
+            Command::BudgetsFrom { pool, position } => {
                 if let Some(stream) = self.streams.get_mut(&pool) {
                     stream.count_budgets_from(position);
-                    let resets = SharedUsage { budget_resets: resets, ..SharedUsage::none(pool) };
-                    self.undelivered.extend(Some(resets).filter(|resets| !resets.is_empty()));
                 }
             }
-            Command::PastBudgets { pool, past } => {
+            Command::PastBudgets { pool, mut past, receiver } => {
+                let Some(stream) = self.streams.get_mut(&pool) else {
+                    return;
+                };
+                if let Some(reset_flows) = stream.budgets.reset_flows.take() {
+                    past.retain(|usage| !reset_flows.contains(&usage.flow));
+                }
+                let undelivered = match receiver {
+                    Some(receiver) => receiver.send(past).err(),
+                    None => Some(past),
+                };
+                // What nothing waits for any more goes with the usage of others.
+                let past =
+                    SharedUsage { past_budgets: undelivered.unwrap_or_default(), ..SharedUsage::none(pool) };
+                self.undelivered.extend(Some(past).filter(|past| !past.is_empty()));
+            }
+            Command::Resets { pool, resets } => {
                 if self.streams.contains_key(&pool) {
-                    let past = SharedUsage { past_budgets: past, ..SharedUsage::none(pool) };
-                    self.undelivered.extend(Some(past).filter(|past| !past.is_empty()));
+                    let resets = SharedUsage { budget_resets: resets, ..SharedUsage::none(pool) };
+                    self.undelivered.push_back(resets);
                 }
             }
         }

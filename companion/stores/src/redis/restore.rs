@@ -314,7 +314,7 @@ impl Restore {
         let Some(entry) = entry.filter(|entry| deducted.duplicates.is_new(entry)) else {
             return;
         };
-        deducted.flows.extend(entry.resets.iter().map(|(flow, _)| flow.clone()));
+        deducted.flows.extend(entry.resets.iter().map(|reset| reset.flow.clone()));
         for counted in &entry.budgets {
             let bucket = (counted.period, counted.period.bucket(counted.bucket));
             let field = field_of(counted.counter, &counted.flow);
@@ -331,7 +331,7 @@ impl Restore {
     }
 
     fn deduct_entry(&mut self, entry: &Entry, position: Position) {
-        self.deducted.flows.extend(entry.resets.iter().map(|(flow, _)| flow.clone()));
+        self.deducted.flows.extend(entry.resets.iter().map(|reset| reset.flow.clone()));
         for counted in &entry.budgets {
             let bucket = (counted.period, counted.period.bucket(counted.bucket));
             let hash = self.fields.get_mut(&bucket);
@@ -383,6 +383,7 @@ async fn entries_after(
 mod tests {
     use super::*;
     use crate::budget::Counter;
+    use crate::redis::entry::Reset;
 
     const MINUTE: u64 = 60_000;
 
@@ -427,7 +428,10 @@ mod tests {
             time: 0,
             used: Vec::new(),
             companion: None,
-            resets: resets.iter().map(|&flow| (flow.into(), 0)).collect(),
+            resets: resets
+                .iter()
+                .map(|&flow| Reset { flow: flow.into(), number: 0, own_number: 0 })
+                .collect(),
             budgets: counted.collect(),
         }
     }

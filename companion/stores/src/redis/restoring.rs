@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ::redis::RedisError;
-use penstock_engine::input::BudgetUsage;
+use penstock_engine::input::{BudgetReset, BudgetUsage};
 use tokio::sync::oneshot;
 
 use super::Redis;
@@ -47,18 +47,29 @@ impl Redis {
         let connection = self.connected().await?;
         let begun = Restore::begin(connection, pool, now).await;
         let (begun, resets) = self.check(begun)?;
-        let opened_at = now.saturating_sub(millis(self.opened.elapsed()));
-        let resets = match self.pools.get_mut(pool) {
-            Some(attached) => attached.known_resets.begin(resets, opened_at),
-            None => Vec::new(),
-        };
-        let from = Command::BudgetsFrom { pool: pool.clone(), position: begun.position(), resets };
+        let from = Command::BudgetsFrom { pool: pool.clone(), position: begun.position() };
+        let mut is_awaited = false;
         if let Some(waiting) = self.waiting(pool) {
             waiting.restore = Some(begun);
+            is_awaited = waiting.receiver.as_ref().is_some_and(|receiver| !receiver.is_closed());
         }
+        // Where the engine waits for what was used, it has used nothing itself.
+        let opened = (!is_awaited).then(|| now.saturating_sub(millis(self.opened.elapsed())));
+        let attached = self.pools.get_mut(pool);
+        let unknown = attached.map(|attached| attached.known_resets.begin(resets, opened));
         // The reader runs as long as this sender.
         let _ = self.reader.send(from).await;
+        self.deliver_resets(pool, unknown.unwrap_or_default()).await;
         Ok(())
+    }
+
+    /// Has the engine hear of resets by other companions.
+    pub(super) async fn deliver_resets(&self, pool: &Arc<str>, resets: Vec<BudgetReset>) {
+        if !resets.is_empty() {
+            let resets = Command::Resets { pool: pool.clone(), resets };
+            // The reader runs as long as this sender.
+            let _ = self.reader.send(resets).await;
+        }
     }
 
     /// Restores the next chunk of what was used of the pool's budgets. Resets in the `backlog` are later than what the server has.
@@ -113,16 +124,8 @@ impl Redis {
         if let Some(attached) = self.pools.get_mut(pool) {
             attached.restoring = Restoring::Done;
         }
-        let undelivered = match receiver {
-            Some(receiver) => receiver.send(past).err(),
-            None => Some(past),
-        };
-        // What nothing waits for any more goes with the usage of others.
-        if let Some(past) = undelivered {
-            let pool = pool.clone();
-            // The reader runs as long as this sender.
-            let _ = self.reader.send(Command::PastBudgets { pool, past }).await;
-        }
+        // The reader knows which flows were reset meanwhile, and runs as long as this sender.
+        let _ = self.reader.send(Command::PastBudgets { pool: pool.clone(), past, receiver }).await;
     }
 
     /// What is being restored of the pool.

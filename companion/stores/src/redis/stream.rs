@@ -1,13 +1,13 @@
 //! A pool's stream as this companion has read it: where it goes on reading, and what it has found and not delivered.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use penstock_engine::input::{BudgetReset, BudgetRunning, BudgetUsage, PastUsage, RunningUsage};
 use tokio::sync::oneshot;
 
 use super::elsewhere::Elsewhere;
-use super::entry::{self, DuplicateFilter, Entry, Position};
+use super::entry::{self, DuplicateFilter, Entry, Position, Reset};
 use crate::budget_buffer::{RunningKey, running_of};
 use crate::message::Windows;
 use crate::write_buffer::{SharedUsage, UsageKey};
@@ -40,6 +40,8 @@ pub(super) struct Budgets {
     pub(super) duplicates: DuplicateFilter,
     /// Resets, and what was used after them.
     pub(super) resets: Vec<BudgetReset>,
+    /// Flows with resets in entries that count, which were used before them; `None`: what was used before these entries is delivered.
+    pub(super) reset_flows: Option<HashSet<Box<str>>>,
     pub(super) found: Vec<BudgetUsage>,
     pub(super) elsewhere: Elsewhere<RunningKey>,
     pub(super) changed: Vec<BudgetRunning>,
@@ -48,13 +50,16 @@ pub(super) struct Budgets {
 impl Budgets {
     /// Adds the resets and the usage of an entry, which is later than everything so far. `now` is the server's time in milliseconds.
     ///
-    /// The stream's order alone decides what was used before a reset. No companion writes usage from before a reset after it.
+    /// The stream's order alone decides what was used before a reset. No companion writes usage after a reset from before it has heard of it.
     fn add(&mut self, entry: &mut Entry, is_own: bool, now: u64) {
-        for (flow, time) in std::mem::take(&mut entry.resets) {
+        for Reset { flow, number, own_number } in std::mem::take(&mut entry.resets) {
             self.found.retain(|usage| usage.flow != flow);
+            if let Some(reset_flows) = &mut self.reset_flows {
+                reset_flows.insert(flow.clone());
+            }
             self.resets.push(match is_own {
-                true => BudgetReset::Here { flow },
-                false => BudgetReset::Elsewhere { flow, number: time },
+                true => BudgetReset::Here { flow, number: own_number },
+                false => BudgetReset::Elsewhere { flow, number },
             });
         }
         if !is_own {
@@ -112,6 +117,7 @@ impl Stream {
     /// What was used of budgets up to this entry is known.
     pub(super) fn count_budgets_from(&mut self, position: Position) {
         self.budgets.from = Some(position);
+        self.budgets.reset_flows = Some(HashSet::new());
         self.budgets.duplicates = DuplicateFilter::default();
         self.budgets.resets.clear();
         self.budgets.found.clear();
@@ -169,7 +175,10 @@ mod tests {
             time,
             used: Vec::new(),
             companion: Some(companion.into()),
-            resets: resets.iter().map(|&(flow, time)| (flow.into(), time)).collect(),
+            resets: resets
+                .iter()
+                .map(|&(flow, number)| Reset { flow: flow.into(), number, own_number: 3 })
+                .collect(),
             budgets: counted.collect(),
         }
     }
@@ -179,7 +188,7 @@ mod tests {
         let mut budgets = Budgets::default();
         budgets.add(&mut entry("a", 900, &[], &[("f", 1), ("g", 2)]), false, 1_000);
         budgets.add(&mut entry("b", 950, &[("f", 940)], &[("f", 3)]), false, 1_000);
-        // By the clock of its companion it was taken before the reset. But that companion had heard of the reset.
+        // By the server's clock it was taken before the reset. But its companion had heard of the reset.
         budgets.add(&mut entry("a", 930, &[], &[("f", 4)]), false, 1_000);
         let found = |budgets: &Budgets| -> Vec<(Box<str>, u64)> {
             budgets.found.iter().map(|usage| (usage.flow.clone(), usage.amount)).collect()
@@ -190,8 +199,9 @@ mod tests {
         assert_eq!(found(&budgets), [("g".into(), 2)]);
         let resets = [
             BudgetReset::Elsewhere { flow: "f".into(), number: 940 },
-            BudgetReset::Here { flow: "f".into() },
+            BudgetReset::Here { flow: "f".into(), number: 3 },
         ];
         assert_eq!(budgets.resets, resets);
+        assert_eq!(budgets.reset_flows, None, "what was used before is delivered");
     }
 }

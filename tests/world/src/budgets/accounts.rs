@@ -260,7 +260,7 @@ impl PoolAccounts {
             }
             BudgetReport::Used(used) => self.note_used(used),
             // No operator changes a budget in the world: if an engine forgot usage by itself, the comparison would show it.
-            BudgetReport::Reset(_) | BudgetReport::Forgotten { .. } | BudgetReport::Shadowed { .. } => {}
+            BudgetReport::Reset { .. } | BudgetReport::Forgotten { .. } | BudgetReport::Shadowed { .. } => {}
         }
     }
 

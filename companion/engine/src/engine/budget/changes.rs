@@ -43,7 +43,7 @@ impl Engine {
             if let Some(first) = past.first()
                 && let Some(index) = self.policy.flows.budget_of(&first.flow)
                 && let Some((table, now)) = self.budgets.table()
-                && !table.is_reset_here(&first.flow)
+                && !table.awaits_reset(&first.flow, &now)
             {
                 table.replay(&first.flow, index, past, &now);
                 self.update_hold_of(&first.flow);
@@ -57,14 +57,17 @@ impl Engine {
                 BudgetReset::Elsewhere { flow, number } => {
                     let name = named(&flow);
                     if let Some((table, now)) = self.budgets.table() {
+                        if table.awaits_reset(name, &now) {
+                            continue;
+                        }
                         table.forget(name, &now);
                     }
                     // Without a budget, too: the next policy may give the flow one.
                     self.report_reset(BudgetReport::Forgotten { flow: name.into(), number }, name);
                 }
-                BudgetReset::Here { flow } => {
+                BudgetReset::Here { flow, number } => {
                     if let Some((table, _)) = self.budgets.table() {
-                        table.end_reset(named(&flow));
+                        table.end_reset(named(&flow), number);
                     }
                 }
             }
@@ -92,8 +95,8 @@ impl Engine {
         if self.policy.flows.budget_of(name).is_some()
             && let Some((table, now)) = self.budgets.table()
         {
-            table.reset(name, self.reports_budgets, &now);
-            self.report_reset(BudgetReport::Reset(name.into()), name);
+            let number = table.reset(name, self.shares_budgets, &now);
+            self.report_reset(BudgetReport::Reset { flow: name.into(), number }, name);
         }
     }
 

@@ -117,12 +117,12 @@ fn a_reset_is_reported_and_what_runs_is_no_longer() {
     let running = BudgetRunning { flow: "f".into(), tokens: Tokens(0), requests: 0 };
     assert_eq!(
         reports(&mut harness, Input::ResetBudget("f".into())),
-        [BudgetReport::Reset("f".into()), BudgetReport::Running(running.clone())]
+        [BudgetReport::Reset { flow: "f".into(), number: 1 }, BudgetReport::Running(running.clone())]
     );
     assert_eq!(reports(&mut harness, used(1, 400)), [], "its settlement is late");
     assert_eq!(
         reports(&mut harness, Input::ResetBudget("f2".into())),
-        [BudgetReport::Reset("f2".into())],
+        [BudgetReport::Reset { flow: "f2".into(), number: 2 }],
         "other engines may know it"
     );
     assert_eq!(reports(&mut harness, Input::ResetBudget("g".into())), []);
@@ -157,34 +157,88 @@ fn a_held_request_goes_when_another_engine_resets_its_flow() {
     assert_eq!(harness.handle(reset(0)), [Dispatched(2, 1)]);
 }
 
-#[test]
-fn usage_elsewhere_is_ignored_from_a_reset_on_until_the_others_have_heard_of_it() {
+/// The budget of [`minute`], which other engines share, and have used 30 tokens of.
+fn shared_minute() -> Harness {
     let mut harness = minute();
-    let used = |amount| {
-        settled(&[
-            usage(UsageKind::Used, sliding(60), ago(0), amount),
-            usage(UsageKind::ToppedUp, sliding(60), ago(0), 1),
-        ])
-    };
-    harness.handle(used(30));
-    reports(&mut harness, Input::ResetBudget("f".into()));
-    harness.handle(used(40));
+    harness.engine.share_budgets(true);
+    harness.handle(used_elsewhere(30));
+    harness
+}
+
+/// Resets the flow here; returns the reset's number.
+fn reset_here(harness: &mut Harness) -> u64 {
+    match &reports(harness, Input::ResetBudget("f".into()))[..] {
+        [BudgetReport::Reset { number, .. }, ..] => *number,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn reset_comes(number: u64) -> Input {
+    Input::BudgetResets(vec![BudgetReset::Here { flow: "f".into(), number }])
+}
+
+fn used_elsewhere(amount: u64) -> Input {
+    settled(&[usage(UsageKind::Used, sliding(60), ago(0), amount)])
+}
+
+#[test]
+fn usage_elsewhere_is_ignored_from_a_reset_on_until_the_reset_comes() {
+    let mut harness = shared_minute();
+    let number = reset_here(&mut harness);
+    harness.handle(used_elsewhere(40));
+    harness.handle(settled(&[usage(UsageKind::ToppedUp, sliding(60), ago(0), 1)]));
     harness.handle(Input::BudgetHistory(vec![usage(UsageKind::Used, sliding(60), ago(5), 50)]));
     assert_eq!(amounts(&mut harness, "f"), (0, 0, 100));
     let other = BudgetUsage { flow: "f2".into(), ..usage(UsageKind::Used, sliding(60), ago(0), 3) };
     harness.handle(settled(&[other]));
     assert_eq!(amounts(&mut harness, "f2"), (3, 0, 97), "no other flow is reset");
-    reports(&mut harness, Input::BudgetResets(vec![BudgetReset::Here { flow: "f".into() }]));
-    harness.handle(settled(&[usage(UsageKind::Used, sliding(60), ago(20), 5)]));
+    harness.handle(reset_comes(number));
+    harness.handle(used_elsewhere(5));
     assert_eq!(amounts(&mut harness, "f"), (5, 0, 95));
 }
 
 #[test]
-fn a_reset_that_the_others_never_hear_of_is_forgotten_after_an_hour() {
+fn only_the_last_of_two_resets_ends_the_wait() {
+    let mut harness = shared_minute();
+    let first = reset_here(&mut harness);
+    let second = reset_here(&mut harness);
+    harness.handle(reset_comes(first));
+    harness.handle(used_elsewhere(40));
+    assert_eq!(amounts(&mut harness, "f").0, 0);
+    harness.handle(reset_comes(second));
+    harness.handle(used_elsewhere(5));
+    assert_eq!(amounts(&mut harness, "f").0, 5);
+}
+
+#[test]
+fn an_earlier_reset_elsewhere_forgets_nothing_that_was_used_after_the_one_here() {
+    let mut harness = shared_minute();
+    let number = reset_here(&mut harness);
+    harness.handle(Input::Register(sized(1, "f", Default, 30)));
+    harness.handle(used(1, 30));
+    assert_eq!(reports(&mut harness, reset(7)), [], "what was reported since then is later");
+    assert_eq!(amounts(&mut harness, "f").0, 30);
+    harness.handle(reset_comes(number));
+    reports(&mut harness, reset(8));
+    assert_eq!(amounts(&mut harness, "f").0, 0);
+}
+
+#[test]
+fn a_reset_that_never_comes_is_waited_for_an_hour() {
+    let mut harness = shared_minute();
+    reset_here(&mut harness);
+    harness.advance_to(4_599.0);
+    harness.handle(used_elsewhere(5));
+    assert_eq!(amounts(&mut harness, "f").0, 0);
+    harness.advance_to(4_601.0);
+    harness.handle(used_elsewhere(5));
+    assert_eq!(amounts(&mut harness, "f").0, 5);
+}
+
+#[test]
+fn a_reset_is_not_waited_for_where_no_engine_shares_the_budget() {
     let mut harness = minute();
-    reports(&mut harness, Input::ResetBudget("f".into()));
-    harness.advance_to(5_000.0);
-    reports(&mut harness, Input::ResetBudget("f2".into()));
-    harness.handle(settled(&[usage(UsageKind::Used, sliding(60), ago(0), 5)]));
-    assert_eq!(amounts(&mut harness, "f"), (5, 0, 95));
+    reset_here(&mut harness);
+    harness.handle(used_elsewhere(5));
+    assert_eq!(amounts(&mut harness, "f").0, 5);
 }
