@@ -266,14 +266,6 @@ pub enum Discovery {
     },
 }
 
-impl Discovery {
-    /// It finds rules for requests besides endpoints.
-    #[must_use]
-    pub const fn finds_rules(&self) -> bool {
-        matches!(self, Self::Kubernetes { objectives: true, .. } | Self::Kubernetes { rewrites: true, .. })
-    }
-}
-
 /// Which of the pods that an InferencePool selects are endpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodSelector {

@@ -98,7 +98,7 @@ pub struct Election {
 }
 
 /// Starts this companion's part in the election of the leader; `pool`: of this pool, where each has a leader of its own. `reports`:
-/// those of the control.
+/// those of the control. `begins`: the companion takes no part before this is true.
 ///
 /// # Errors
 /// If the store can't be used with this binary or this configuration. A store that isn't reachable is no error.
@@ -109,11 +109,12 @@ pub fn spawn(
     clock: Clock,
     sink: impl RoleSink,
     reports: Reporter,
+    begins: watch::Receiver<bool>,
 ) -> Result<Election, Error> {
     let identity = store::identity(&settings.address);
     let duration = settings.duration;
     let own = pool.map(|pool| pool_lease::place(lease, pool));
-    let start = Starting { pool: pool.map(str::to_owned), settings, clock, reports };
+    let start = Starting { pool: pool.map(str::to_owned), settings, clock, reports, begins };
     Ok(match own.as_ref().unwrap_or(lease) {
         Lease::Etcd { endpoints, prefix } => {
             let store = etcd::Etcd::new(endpoints, prefix, identity, duration)?;
@@ -133,6 +134,7 @@ struct Starting {
     settings: Settings,
     clock: Clock,
     reports: Reporter,
+    begins: watch::Receiver<bool>,
 }
 
 impl Starting {
@@ -143,7 +145,7 @@ impl Starting {
         let duration = self.settings.duration;
         let candidate = Candidate::new(self.settings, self.clock.now(), unix_ms);
         let task = Task::new(store, candidate, duration, self.clock, sink, status_sender);
-        let task = task.of_pool(self.pool).run(self.reports, inbox);
+        let task = task.of_pool(self.pool).run(self.reports, inbox, self.begins);
         Election { commands, status, task: essential::spawn("the leader election", task) }
     }
 }

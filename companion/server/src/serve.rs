@@ -7,7 +7,7 @@ mod signals;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
 use futures_util::FutureExt as _;
@@ -272,7 +272,8 @@ impl Companion {
         let identity = ProcessIdentity::now(args.expect_sessions, tracer.is_some());
         let picker_policy = filter_policy::frame(config, tracer.is_some());
         let observer = observer(config, &metrics, &stores, tracer);
-        let around = Surroundings::new(config, &opened.decisions, &metrics, clock);
+        let (leading, may_lead) = watch::channel(false);
+        let around = Surroundings::new(config, &opened.decisions, &metrics, clock, may_lead);
         let decisions = Decisions::start(around, identity, observer, restored).await?;
         let driver = decisions.driver;
         usage_forwarding::forward_shared(&mut stores, driver.clone());
@@ -291,7 +292,7 @@ impl Companion {
         .await;
         pool_events::spawn(config.clone(), driver.clone(), decisions.replica_roles.clone());
         let discoveries = discovery::spawn(&config, metrics.clone());
-        let rules_known = discoveries.clone().wait_for_rules().boxed().shared();
+        let answered = discoveries.clone().wait_for_answers().boxed().shared();
         let picker = opened.picker.map(|ports| {
             let availability =
                 picker::availability(decisions.leads.clone(), discoveries.complete(), phases.clone());
@@ -301,10 +302,10 @@ impl Companion {
             let address = active.replicas.as_ref().map(|replicas| replicas.advertise.to_string());
             let (serving, sessions) =
                 ports.serve(picker_policy, availability, leaving, address, phase::leaving(phases.clone()));
-            let rules_known = rules_known.clone();
+            let answered = answered.clone();
             let driver = driver.clone();
             let carrying = async move {
-                rules_known.await;
+                answered.await;
                 sessions.carry(driver, peers).await;
             };
             RunningPicker {
@@ -334,7 +335,9 @@ impl Companion {
         };
         let serving = grpc.serve(opened.grpc, opened.tls, ending(phases.clone()));
         let serving = async move {
-            rules_known.await;
+            answered.await;
+            // From here on filters can list what runs, and a leader waits for that.
+            leading.send_replace(true);
             serving.await
         };
         Ok(Self {
@@ -398,13 +401,24 @@ impl Companion {
         let config = self.config.active().config;
         let is_alone = config.replicas.is_none();
         // A standby has nothing to reject: another companion decides about what its picker still has.
-        let hands_over = signal == EndSignal::Terminate
-            && (config.queued == Queued::HandOver || !(is_alone || self.elections.has_lease()));
-        let picker = self.picker.take_if(|_| hands_over);
+        let decides = is_alone || self.elections.has_lease();
+        let hands_over = !decides || (signal == EndSignal::Terminate && config.queued == Queued::HandOver);
+        let picker = self.picker.take_if(|_| hands_over || !is_alone);
         let closing = if !hands_over {
             let stores = self.config.stop().await;
-            self.drain(config.drain).await;
-            resign(self.elections.resign()).await;
+            let begun = Instant::now();
+            let is_idle = self.drain(config.drain).await;
+            match picker {
+                // It may have lost the lease meanwhile, and with it the requests that its picker still has.
+                Some(picker) if is_idle => {
+                    resign(self.elections.leave()).await;
+                    self.finish(picker, config.drain.saturating_sub(begun.elapsed())).await;
+                }
+                picker => {
+                    self.picker = picker;
+                    resign(self.elections.resign()).await;
+                }
+            }
             // After the drain, so that the usage of requests that ended meanwhile is written as well.
             close(stores)
         } else if let Some(picker) = picker {
@@ -418,7 +432,11 @@ impl Companion {
                 self.finish(picker, config.drain).await;
                 close(self.config.stop().await)
             } else {
-                log_hand_over();
+                tracing::info!(
+                    drain_s = config.drain.as_secs(),
+                    "handing over: waiting and running requests are left to the next companion; those of the endpoint picker stay in this process \
+                     meanwhile, and go on as that one decides"
+                );
                 let stores = self.config.stop().await;
                 // Its workers are named to the successor, which waits for them.
                 picker.leaves.send_replace(self.elections.has_lease());
@@ -472,22 +490,27 @@ impl Companion {
         }
     }
 
-    /// Rejects waiting requests, and waits for running ones up to `limit` or until the next signal.
-    async fn drain(&mut self, limit: Duration) {
+    /// Rejects waiting requests, and waits for running ones up to `limit` or until the next signal. Returns whether all have ended.
+    async fn drain(&mut self, limit: Duration) -> bool {
         tracing::info!(
             drain_s = limit.as_secs(),
             "shutting down: waiting requests are rejected, running requests may finish"
         );
         if self.driver.send(Event::Drain(true)).await.is_err() {
-            return;
+            return false;
         }
         tokio::select! {
-            Ok(()) = self.driver.idle() => tracing::info!("all requests have ended"),
+            Ok(()) = self.driver.idle() => {
+                tracing::info!("all requests have ended");
+                true
+            }
             () = tokio::time::sleep(limit) => {
                 tracing::warn!("shutdown.drain ({limit:?}) is over; requests that still run are cut off");
+                false
             }
             _ = self.signals.next_end(&self.config) => {
                 tracing::warn!("second signal: requests that still run are cut off");
+                false
             }
         }
     }

@@ -10,7 +10,7 @@ use penstock_tests::{
 };
 use tokio::task::JoinHandle;
 
-use crate::health::{PICKER, SERVING, becomes, gateway_of, two, two_by};
+use crate::health::{PICKER, Replica, SERVING, becomes, gateway_of, two, two_by};
 
 /// A running and a waiting request.
 struct Pair {
@@ -100,27 +100,54 @@ fn the_only_companion_serves_filters_as_long_and_leaves_them_to_the_next_one() {
 #[test]
 fn requests_of_a_leader_that_has_lost_its_lease_are_its_successor_s() {
     run(async {
-        let server = Upstream::scripted().await;
-        let etcd = Etcd::start().await;
-        let pools = [pool("chat", "", &[&server], &slots(1))];
-        let [leader, standby] = two_by(&etcd_lease(&etcd.url()), "", &pools).await;
-        let gateway = gateway_of(leader.listen, &server).await;
-        let pair = Pair::at(&leader.companion, &gateway, &server).await;
-        leader.companion.freeze().await;
-        becomes(standby.listen, PICKER, SERVING).await;
-        leader.companion.signal(libc::SIGCONT);
-        // Its workers tell one after the other what they have: the waiting request may be granted before the running one is known.
-        until("the successor knows both", || async {
-            let pool = standby.companion.pool("chat").await?;
-            let known = [&pool["stock"], &pool["waiting"]].map(|count| count.as_u64().unwrap_or_default());
-            if known.iter().sum::<u64>() == 2 { Ok(()) } else { Err(pool.to_string()) }
-        })
-        .await;
+        let LostLease { leader: _leader, standby, pair, server, _gateway, _etcd } = lost_lease().await;
         pair.end(&server).await;
         standby.companion.stock("chat", 0).await;
         // The other picker has no requests left, so it isn't one of the filters any more.
         standby.companion.picker_sessions().await;
     });
+}
+
+#[test]
+fn an_interrupted_companion_waits_for_its_picker_s_requests_of_another_leader() {
+    run(async {
+        let LostLease { mut leader, standby, pair, server, _gateway, _etcd } = lost_lease().await;
+        leader.companion.signal(libc::SIGINT);
+        becomes(leader.listen, PICKER, None).await;
+        pair.end(&server).await;
+        assert!(leader.companion.exit().await.success());
+        standby.companion.stock("chat", 0).await;
+    });
+}
+
+/// A former leader with a running and a waiting request, of which its successor knows.
+struct LostLease {
+    leader: Replica,
+    standby: Replica,
+    pair: Pair,
+    server: Upstream,
+    _gateway: PickerGateway,
+    _etcd: Etcd,
+}
+
+async fn lost_lease() -> LostLease {
+    let server = Upstream::scripted().await;
+    let etcd = Etcd::start().await;
+    let pools = [pool("chat", "", &[&server], &slots(1))];
+    let [leader, standby] = two_by(&etcd_lease(&etcd.url()), "", &pools).await;
+    let gateway = gateway_of(leader.listen, &server).await;
+    let pair = Pair::at(&leader.companion, &gateway, &server).await;
+    leader.companion.freeze().await;
+    becomes(standby.listen, PICKER, SERVING).await;
+    leader.companion.signal(libc::SIGCONT);
+    // Its workers tell one after the other what they have: the waiting request may be granted before the running one is known.
+    until("the successor knows both", || async {
+        let pool = standby.companion.pool("chat").await?;
+        let known = [&pool["stock"], &pool["waiting"]].map(|count| count.as_u64().unwrap_or_default());
+        if known.iter().sum::<u64>() == 2 { Ok(()) } else { Err(pool.to_string()) }
+    })
+    .await;
+    LostLease { leader, standby, pair, server, _gateway: gateway, _etcd: etcd }
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub(crate) async fn becomes(address: SocketAddr, service: &str, expected: Option
 pub(crate) struct Replica {
     pub(crate) companion: Companion,
     pub(crate) listen: SocketAddr,
-    health: SocketAddr,
+    pub(crate) health: SocketAddr,
 }
 
 /// A leader and a standby, with these keys and pools.
@@ -39,17 +39,25 @@ pub(crate) async fn two(folder: &Path, head: &str, pools: &[String]) -> [Replica
 /// [`two`] with this lease.
 pub(crate) async fn two_by(lease: &str, head: &str, pools: &[String]) -> [Replica; 2] {
     let addresses = free_addresses(2);
-    let start = async |address: SocketAddr| {
-        let (listen, health) = (free_address(), free_address());
-        let head = format!(
-            "{}picker: {{listen: '{listen}', health: '{health}'}}\n{head}",
-            replicas_key(&addresses, address, lease, "")
-        );
-        Replica { companion: Companion::replica(address, &head, pools).await, listen, health }
-    };
-    let leader = start(addresses[0]).await;
+    let leader = replica(&addresses, 0, lease, head, pools).await;
     becomes(leader.health, "readiness", SERVING).await;
-    [leader, start(addresses[1]).await]
+    [leader, replica(&addresses, 1, lease, head, pools).await]
+}
+
+/// The companion with the address of this index.
+pub(crate) async fn replica(
+    addresses: &[SocketAddr],
+    index: usize,
+    lease: &str,
+    head: &str,
+    pools: &[String],
+) -> Replica {
+    let (address, listen, health) = (addresses[index], free_address(), free_address());
+    let head = format!(
+        "{}picker: {{listen: '{listen}', health: '{health}'}}\n{head}",
+        replicas_key(addresses, address, lease, "")
+    );
+    Replica { companion: Companion::replica(address, &head, pools).await, listen, health }
 }
 
 #[test]

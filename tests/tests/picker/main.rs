@@ -8,4 +8,5 @@ mod health;
 mod leaving;
 mod modes;
 mod refusals;
+mod successors;
 mod takeover;

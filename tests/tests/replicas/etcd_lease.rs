@@ -39,8 +39,9 @@ impl Companion {
         let settings = Settings { address: address.into(), duration: DURATION, pool: None };
         let (sender, roles) = mpsc::unbounded_channel();
         let reporter = Reporter::new();
+        let (_, begins) = tokio::sync::watch::channel(true);
         let election =
-            election::spawn(&lease, None, settings, Clock::start(), Sink(sender), reporter.clone());
+            election::spawn(&lease, None, settings, Clock::start(), Sink(sender), reporter.clone(), begins);
         Self { election: election.expect("usable"), reporter, roles }
     }
 

@@ -9,8 +9,8 @@ use tokio::sync::watch;
 
 use crate::metrics::Metrics;
 
-/// How long a companion that starts waits for rules.
-const RULES_WAIT: Duration = Duration::from_secs(2);
+/// How long a companion that starts waits for what is discovered.
+const ANSWERS_WAIT: Duration = Duration::from_secs(2);
 
 /// The states of all pools with discovery. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -18,8 +18,6 @@ pub(crate) struct States {
     inner: Arc<Mutex<Inner>>,
     /// Each pool had an answer at some time since the start.
     complete: watch::Sender<bool>,
-    /// Each pool whose rules are discovered had an answer at some time since the start.
-    rules_known: watch::Sender<bool>,
     metrics: Arc<Metrics>,
 }
 
@@ -41,16 +39,13 @@ pub(crate) struct State {
     pub(crate) unread: Vec<String>,
     /// The discovery has found a list, even an empty one, and that was applied.
     has_answered: bool,
-    /// It finds rules for requests as well.
-    has_rules: bool,
 }
 
 impl States {
     /// The states of the pools of this configuration, which have had no answer.
     #[must_use]
     pub(crate) fn new(config: &Config, metrics: Arc<Metrics>) -> Self {
-        let (complete, rules_known) = (watch::Sender::new(false), watch::Sender::new(false));
-        let states = Self { inner: Arc::default(), complete, rules_known, metrics };
+        let states = Self { inner: Arc::default(), complete: watch::Sender::new(false), metrics };
         states.follow(config);
         states.are_applied([].into_iter());
         states
@@ -67,17 +62,13 @@ impl States {
             self.metrics.remove_discovery(&pool);
         }
         for pool in &config.pools {
-            let Some(discovery) = &pool.discovery else {
-                continue;
-            };
-            if !inner.pools.contains_key(pool.name.as_str()) {
+            if pool.discovery.is_some() && !inner.pools.contains_key(pool.name.as_str()) {
                 let state = State {
                     is_up: false,
                     since: SystemTime::now(),
                     reason: "it has had no answer yet".into(),
                     unread: Vec::new(),
                     has_answered: false,
-                    has_rules: discovery.finds_rules(),
                 };
                 inner.pools.insert(pool.name.as_str().into(), state);
                 self.metrics.set_discovery_up(&pool.name, false);
@@ -120,13 +111,8 @@ impl States {
                 state.has_answered = true;
             }
         }
-        let set =
-            |known: &watch::Sender<bool>| known.send_if_modified(|known| !core::mem::replace(known, true));
         if inner.pools.values().all(|state| state.has_answered) {
-            set(&self.complete);
-        }
-        if inner.pools.values().all(|state| state.has_answered || !state.has_rules) {
-            set(&self.rules_known);
+            self.complete.send_if_modified(|complete| !core::mem::replace(complete, true));
         }
     }
 
@@ -163,17 +149,22 @@ impl States {
         self.complete.subscribe()
     }
 
-    /// Ends once each pool whose rules are discovered had an answer, or after [`RULES_WAIT`].
+    /// Ends once each pool had an answer, or after [`ANSWERS_WAIT`].
     ///
-    /// A request is decided by the rules that are known then, so a companion that starts lets nothing ask before. When it can't read them, its
-    /// pools are served without them.
-    pub(crate) async fn wait_for_rules(self) {
-        let mut known = self.rules_known.subscribe();
-        let known = known.wait_for(|known| *known);
-        if tokio::time::timeout(RULES_WAIT, known).await.is_err() {
+    /// A companion that starts hears of no request before: it counts a running one at its endpoint, and decides about others by the rules that
+    /// are known then. What can't be found in time is served without.
+    pub(crate) async fn wait_for_answers(self) {
+        let mut complete = self.complete();
+        if tokio::time::timeout(ANSWERS_WAIT, complete.wait_for(|complete| *complete)).await.is_ok() {
+            return;
+        }
+        if let Some((pool, why)) = self.unanswered() {
             tracing::warn!(
-                "objectives and rewrites aren't known after {} s: requests are decided without them until they are",
-                RULES_WAIT.as_secs()
+                pool = &*pool,
+                why,
+                "the discovery hasn't answered within {} s: requests are taken without its endpoints and rules until it does, and what runs at \
+                 servers of this pool isn't counted",
+                ANSWERS_WAIT.as_secs()
             );
         }
     }
@@ -244,32 +235,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_wait_for_rules_but_not_for_ever() {
+    async fn requests_wait_for_the_discovery_but_not_for_ever() {
         let metrics = || Arc::new(Metrics::new().expect("metrics"));
-        let waits = |states: &States| states.clone().wait_for_rules().now_or_never().is_none();
-        let without = States::new(&config(&[("a", true), ("b", false)]), metrics());
-        assert!(!waits(&without), "without endpoints a request waits by itself");
-        let with = |rules: &str| {
-            let document = format!(
-                "pools: [{{name: a, models: [a], endpoints: {{kubernetes: {{inference_pool: a{rules}}}}}}}, \
-                 {{name: b, models: [b], endpoints: {{file: list.yaml}}}}]"
-            );
-            States::new(&Config::parse(&document, "f.yaml").expect("valid"), metrics())
-        };
-        assert!(!waits(&with("")));
-        for rules in [", objectives: true", ", rewrites: true"] {
-            let states = with(rules);
-            assert!(waits(&states));
-            states.are_applied([&Arc::from("b")].into_iter());
-            assert!(waits(&states), "those of another pool");
-            states.clone().wait_for_rules().await;
-            assert!(waits(&states), "it has given up");
-            states.works("a");
-            assert!(waits(&states), "not applied yet");
-            states.are_applied([&Arc::from("a")].into_iter());
-            assert!(!waits(&states));
-            states.fails("a", "away");
-            assert!(!waits(&states), "they were known");
-        }
+        let waits = |states: &States| states.clone().wait_for_answers().now_or_never().is_none();
+        assert!(!waits(&States::new(&config(&[("a", false)]), metrics())));
+        let states = States::new(&config(&[("a", true), ("b", true), ("c", false)]), metrics());
+        assert!(waits(&states));
+        states.are_applied([&Arc::from("b")].into_iter());
+        assert!(waits(&states), "that of another pool");
+        states.clone().wait_for_answers().await;
+        assert!(waits(&states), "it has given up");
+        states.works("a");
+        assert!(waits(&states), "not applied yet");
+        states.are_applied([&Arc::from("a")].into_iter());
+        assert!(!waits(&states));
+        states.fails("a", "away");
+        assert!(!waits(&states), "its endpoints were known");
     }
 }

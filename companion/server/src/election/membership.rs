@@ -39,6 +39,8 @@ pub(crate) struct Start {
     pub(crate) metrics: Arc<Metrics>,
     /// The companion's clock.
     pub(crate) clock: Clock,
+    /// The companion takes no part before this is true.
+    pub(crate) begins: watch::Receiver<bool>,
 }
 
 /// The elections in which this companion takes part: one for all pools, or one for each. Cheap to clone. Without `replicas`
@@ -57,6 +59,7 @@ struct Shared {
     roles: watch::Receiver<ScopeRoles>,
     members: Mutex<Members>,
     stores: Arc<StoreStates>,
+    begins: watch::Receiver<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -86,6 +89,7 @@ pub(crate) fn join(config: &Config, start: Start) -> Result<(Elections, RoleRece
         stores: Arc::new(StoreStates::new(start.metrics.clone())),
         metrics: start.metrics,
         clock: start.clock,
+        begins: start.begins,
         roles: start.roles.clone(),
         members: Mutex::default(),
     })));
@@ -204,8 +208,8 @@ impl Shared {
             claims: self.claims.clone(),
         };
         let pool = scope.pool().map(|pool| &**pool);
-        let reports = self.reports.of(scope);
-        let election = super::spawn(&self.replicas.lease, pool, settings, self.clock, sink, reports)?;
+        let (reports, begins) = (self.reports.of(scope), self.begins.clone());
+        let election = super::spawn(&self.replicas.lease, pool, settings, self.clock, sink, reports, begins)?;
         let (stores, scope, mut status) = (self.stores.clone(), scope.clone(), election.status());
         essential::spawn(FOLLOWER, async move {
             loop {

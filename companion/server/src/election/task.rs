@@ -87,8 +87,21 @@ impl<S: LeaseStore, R: RoleSink> Task<S, R> {
         Self { pool, ..self }
     }
 
-    /// Runs until the companion has resigned or was stopped, or until the driver has ended.
-    pub(super) async fn run(mut self, reports: Reporter, mut commands: mpsc::Receiver<Command>) {
+    /// Runs until the companion has resigned or was stopped, or until the driver has ended. Takes no part before `begins`.
+    pub(super) async fn run(
+        mut self,
+        reports: Reporter,
+        mut commands: mpsc::Receiver<Command>,
+        mut begins: watch::Receiver<bool>,
+    ) {
+        tokio::select! {
+            // Fails when the companion is ending.
+            _ = begins.wait_for(|begins| *begins) => {}
+            command = commands.recv() => {
+                let input = self.input_of(command);
+                self.candidate.handle(self.clock.now(), input);
+            }
+        }
         let (sender, mut views) = mpsc::channel(VIEWS);
         let pause_max = self.duration.min(RECONNECT_MAX);
         let watching = watch_forever(self.store.clone(), self.health.clone(), sender, pause_max);

@@ -25,7 +25,8 @@ impl Companion {
         let settings = Settings { address: address.into(), duration: Duration::from_secs(3), pool: None };
         let (sender, roles) = mpsc::unbounded_channel();
         let reporter = Reporter::new();
-        let election = spawn(lease, None, settings, Clock::start(), Sink(sender), reporter.clone());
+        let (_, begins) = watch::channel(true);
+        let election = spawn(lease, None, settings, Clock::start(), Sink(sender), reporter.clone(), begins);
         Self { election: election.expect("usable"), reporter, roles }
     }
 

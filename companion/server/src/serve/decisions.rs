@@ -25,6 +25,7 @@ pub(super) struct Surroundings<'a> {
     runtime: &'a DecisionRuntime,
     metrics: &'a Arc<Metrics>,
     clock: Clock,
+    may_lead: watch::Receiver<bool>,
 }
 
 impl<'a> Surroundings<'a> {
@@ -33,8 +34,9 @@ impl<'a> Surroundings<'a> {
         runtime: &'a DecisionRuntime,
         metrics: &'a Arc<Metrics>,
         clock: Clock,
+        may_lead: watch::Receiver<bool>,
     ) -> Self {
-        Self { config, runtime, metrics, clock }
+        Self { config, runtime, metrics, clock, may_lead }
     }
 }
 
@@ -60,7 +62,7 @@ impl Decisions {
         observer: Observer,
         mut restored: stores::Restored,
     ) -> Result<Self, Error> {
-        let Surroundings { config, runtime, metrics, clock } = around;
+        let Surroundings { config, runtime, metrics, clock, may_lead } = around;
         let settings = control_settings::with_models(config, &identity, &mut restored.models);
         let reports = Reporters::default();
         let spawn = || driver::spawn(settings, clock, observer, reports.clone());
@@ -73,6 +75,7 @@ impl Decisions {
             reports,
             metrics: metrics.clone(),
             clock,
+            begins: may_lead,
         };
         let (elections, replica_roles) = election::join(config, member)?;
         Ok(Self {
