@@ -77,6 +77,8 @@ pub(crate) struct Endpoint {
     is_reported: bool,
     /// Sequences of other clients, by the last report.
     foreign: u64,
+    /// When the last report was requested.
+    report_asked_at: Instant,
     slow_start: SlowStart,
     pub(crate) pushback: Pushback,
     pub(crate) share: Share,
@@ -119,6 +121,7 @@ impl Endpoint {
             whole_places: u64::MAX,
             is_reported: false,
             foreign: 0,
+            report_asked_at: Instant::ZERO,
             slow_start: SlowStart::default(),
             pushback: Pushback::default(),
             share: Share::default(),
@@ -323,6 +326,15 @@ impl Endpoint {
             None => self.release_abandoned(0, now),
         }
         self.foreign = running.unwrap_or(0).saturating_sub(self.sequences());
+        self.report_asked_at = now.before(self.stats.asked_ago);
+    }
+
+    /// A request is known only now that has come in at this time, and may run here since. The last report has counted it as foreign, if it was
+    /// requested later.
+    pub(crate) fn recognize(&mut self, arrived: Instant, sequences: u64) {
+        if arrived <= self.report_asked_at {
+            self.foreign = self.foreign.saturating_sub(sequences);
+        }
     }
 
     /// Updates the stock, after any change.

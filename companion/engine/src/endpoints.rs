@@ -285,6 +285,13 @@ impl Endpoints {
         }
     }
 
+    /// A request that came in at this time, with so many sequences, runs at `id`, and is known only now.
+    pub(crate) fn recognize(&mut self, id: EndpointId, arrived: Instant, sequences: u64, rng: &mut Rng) {
+        if let Some(index) = self.listed_index(id) {
+            self.change(index, rng, |endpoint| endpoint.recognize(arrived, sequences));
+        }
+    }
+
     pub(crate) fn set_allowance(&mut self, id: EndpointId, allowance: Option<Allowance>, rng: &mut Rng) {
         let gate = self.gate;
         if let Some(index) = self.listed_index(id) {

@@ -58,6 +58,7 @@ impl Engine {
 
     /// `request` runs already, with this outcome if it didn't wait here.
     pub(super) fn adopt(&mut self, request: Request, endpoint: EndpointId, outcome: Outcome) {
+        let (arrived, sequences) = (request.arrived, sequences_of(request.sequences));
         let id = match self.jobs.find(request.id) {
             Some(id) if self.jobs[id].is_waiting() => {
                 self.stop_timers(id);
@@ -73,6 +74,7 @@ impl Engine {
                 self.insert(request)
             }
         };
+        self.change_endpoints(|endpoints, rng| endpoints.recognize(endpoint, arrived, sequences, rng));
         let charge = self.charge_for(id);
         let flow = self.jobs[id].queued.flow;
         let receipts = self.tree.bypass(flow, &charge, endpoint, &self.endpoints);

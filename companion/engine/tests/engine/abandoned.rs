@@ -6,7 +6,7 @@ use Band::Default;
 use ShortEffect::{Bypassed, Dispatched, Settled};
 use penstock_engine::input::{Band, ServerStats, Service, Usage};
 use penstock_engine::snapshot::EndpointSnapshot;
-use penstock_engine::{EndpointId, Input, Policy, Request, RequestId};
+use penstock_engine::{EndpointId, Input, Instant, Policy, Request, RequestId};
 
 use crate::support::*;
 
@@ -60,6 +60,26 @@ fn a_report_that_was_asked_for_before_a_client_left_says_nothing_about_its_reque
         report(&mut harness, Some(0));
         assert_eq!(counts(&harness), (held, held, 0), "asked {seconds} s ago");
     }
+}
+
+#[test]
+fn a_request_that_was_counted_before_it_was_known_is_not_foreign_and_keeps_its_place() {
+    let mut harness = reported(policy());
+    harness.advance_to(10.0);
+    report(&mut harness, Some(2));
+    assert_eq!(counts(&harness), (0, 0, 2), "one of them was admitted by credit, and isn't reported yet");
+    for (id, arrived_ms, foreign) in [(1, 9_900, 1), (2, 10_100, 1)] {
+        harness.advance_to(10.2);
+        let arrived = Instant::from_nanos(arrived_ms * 1_000_000);
+        let request = Request { arrived, ..request(id, "f", Default) };
+        harness.handle(Input::AdmittedByCredit { request, place: None, endpoint: HERE });
+        assert_eq!(here(&harness).foreign, foreign, "{id}: the report knew those that came before it");
+    }
+    leave(&mut harness, 1);
+    leave(&mut harness, 2);
+    harness.advance_to(11.0);
+    report(&mut harness, Some(3));
+    assert_eq!(counts(&harness), (2, 2, 1));
 }
 
 #[test]

@@ -143,6 +143,8 @@ struct Server {
     /// Slow start: the current limit, and the requests served since it was reached.
     ramp: Option<(u64, u64)>,
     foreign: u64,
+    /// When the last report was requested.
+    asked_at: Instant,
     /// Its last report has the number of sequences that it runs.
     reports: bool,
     /// Since when, by its reports, only requests of clients that have left run there, and it has generated as many tokens.

@@ -56,12 +56,14 @@ impl Model {
         match self.find(id).cloned() {
             Some(item) if item.running.is_some() => return,
             Some(item) => {
+                self.recognize(endpoint, &request);
                 self.items.retain(|item| item.id != id);
                 self.refresh_backlogs();
                 self.items.push(Item { suspended: false, ..item });
             }
             None => {
                 self.arrivals += 1;
+                self.recognize(endpoint, &request);
                 let item = self.make(request);
                 self.items.push(item);
             }
@@ -81,6 +83,7 @@ impl Model {
             return;
         }
         self.arrivals += 1;
+        self.recognize(endpoint, &request);
         let item = self.make(request);
         self.items.push(item);
         self.start(id, endpoint, Outcome::Leased);

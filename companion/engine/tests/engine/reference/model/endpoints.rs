@@ -6,7 +6,7 @@ use std::time::Duration;
 use penstock_engine::input::EndpointState;
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::units::Decimal;
-use penstock_engine::{EndpointId, Instant, RequestId};
+use penstock_engine::{EndpointId, Instant, Request, RequestId};
 
 use super::{Item, Model, Running, Server};
 
@@ -46,6 +46,7 @@ impl Model {
             slowly: !starting,
             ramp: None,
             foreign: 0,
+            asked_at: Instant::ZERO,
             reports: false,
             alone: None,
             pushback: None,
@@ -313,8 +314,18 @@ impl Model {
         }
         let foreign = running.unwrap_or(0).saturating_sub(self.sequences_at(id));
         let reports = running.is_some();
-        self.endpoints.insert(id, Server { foreign, reports, alone, ..server });
+        let asked_at = self.now.before(asked_ago);
+        self.endpoints.insert(id, Server { foreign, reports, alone, asked_at, ..server });
         self.refresh_backlogs();
+    }
+
+    /// A running request becomes known, which the last report may have counted as foreign.
+    pub(super) fn recognize(&mut self, id: EndpointId, request: &Request) {
+        if let Some(server) = self.endpoints.get_mut(&id)
+            && request.arrived <= server.asked_at
+        {
+            server.foreign = server.foreign.saturating_sub(request.sequences.max(1));
+        }
     }
 
     /// The oldest requests of clients that have left end there, until so many sequences are left; none of clients that have left after `until`.
