@@ -113,11 +113,15 @@ pub struct Control {
 }
 
 impl Control {
-    /// A control without sessions. Dispatch begins when the expected sessions are open, or after `startup_wait`.
+    /// A control without sessions. Dispatch begins when the expected sessions are open, or after `startup_wait`; of several companions, the
+    /// leader's.
     #[must_use]
     pub fn new(settings: Settings, now: Instant) -> Self {
         let mut timers = Timers::default();
-        timers.set(now.after(settings.startup_wait), Timer::Startup);
+        if !settings.is_replicated {
+            timers
+                .set(now.after(settings.opens_within.saturating_add(settings.startup_wait)), Timer::Startup);
+        }
         let mut control = Self {
             pools: Pools::new(),
             sessions: HashMap::new(),
@@ -195,6 +199,8 @@ impl Control {
             Event::Settings(settings) => self.reload(now, *settings),
             Event::Utc(utc) => self.set_utc(now, utc),
             Event::Drain(drains) => self.set_draining(now, drains),
+            Event::Serving if self.settings.is_replicated => {}
+            Event::Serving => self.timers.set(now.after(self.settings.startup_wait), Timer::Startup),
             Event::ModelList(list) => self.announce_models(list),
             Event::Pool(pool, event) => self.drive_named_pool(now, &pool, PoolInput::Event(event)),
         }

@@ -139,6 +139,11 @@ impl Controls {
                     self.handle_in(now, member, Event::Utc(utc));
                 }
             }
+            Event::Serving => {
+                for member in self.order.clone() {
+                    self.handle_in(now, member, Event::Serving);
+                }
+            }
             Event::Drain(drains) => {
                 self.is_draining = drains;
                 for member in self.order.clone() {

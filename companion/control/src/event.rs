@@ -32,6 +32,8 @@ pub enum Event {
     ModelList(Arc<wire::ModelList>),
     /// UTC now, as the time since 1970 began: at the start, and when the clock has jumped. Days and months of budgets begin by it.
     Utc(Duration),
+    /// Filters can open sessions from now on.
+    Serving,
     /// Reject new and waiting requests (`true`), or take requests again (`false`).
     Drain(bool),
     /// The election of the leader has decided. Only with several companions.

@@ -25,6 +25,8 @@ pub struct Settings {
     pub sessions_expected: Option<usize>,
     /// Dispatch begins when all expected sessions are open, at the latest after this time.
     pub startup_wait: Duration,
+    /// Filters can open sessions after this time at the latest, and `startup_wait` begins then, or with [`Event::Serving`](crate::Event::Serving).
+    pub opens_within: Duration,
     /// Flows of all pools together that metrics and status show by name.
     pub flows_shown: usize,
     /// Rises with every companion that becomes active. With several companions, the election sets it.

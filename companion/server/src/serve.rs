@@ -28,7 +28,7 @@ use crate::base::listener::{self, Listener};
 use crate::base::phase::{self, Phase, ending};
 use crate::base::role::RoleReceiver;
 use crate::base::{essential, tls};
-use crate::decisions::control_settings::ProcessIdentity;
+use crate::decisions::control_settings::{OPENS_WITHIN, ProcessIdentity};
 use crate::decisions::decision_runtime::DecisionRuntime;
 use crate::decisions::driver::{self, Handle};
 use crate::decisions::observe::Observer;
@@ -292,7 +292,7 @@ impl Companion {
         .await;
         pool_events::spawn(config.clone(), driver.clone(), decisions.replica_roles.clone());
         let discoveries = discovery::spawn(&config, metrics.clone());
-        let answered = discoveries.clone().wait_for_answers().boxed().shared();
+        let answered = discoveries.clone().wait_for_answers(OPENS_WITHIN).boxed().shared();
         let picker = opened.picker.map(|ports| {
             let availability =
                 picker::availability(decisions.leads.clone(), discoveries.complete(), phases.clone());
@@ -334,10 +334,16 @@ impl Companion {
             elections: decisions.elections.clone(),
         };
         let serving = grpc.serve(opened.grpc, opened.tls, ending(phases.clone()));
+        let (ends, opens) = (ending(phases.clone()), driver.clone());
         let serving = async move {
-            answered.await;
-            // From here on filters can list what runs, and a leader waits for that.
+            tokio::select! {
+                () = answered => {}
+                () = ends => {}
+            }
+            // From here on filters can list what runs, and who decides waits for that.
             leading.send_replace(true);
+            // Fails when the driver has ended.
+            let _ = opens.send(Event::Serving).await;
             serving.await
         };
         Ok(Self {
@@ -414,10 +420,11 @@ impl Companion {
                     resign(self.elections.leave()).await;
                     self.finish(picker, config.drain.saturating_sub(begun.elapsed())).await;
                 }
-                picker => {
-                    self.picker = picker;
+                Some(picker) => {
+                    self.picker = Some(picker);
                     resign(self.elections.resign()).await;
                 }
+                None => resign(self.elections.resign()).await,
             }
             // After the drain, so that the usage of requests that ended meanwhile is written as well.
             close(stores)

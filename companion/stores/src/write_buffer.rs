@@ -271,6 +271,14 @@ impl UsageBatch {
         used.len() + budgets.len()
     }
 
+    /// Drops the resets of flows for which `is_kept` is false.
+    pub(super) fn retain_resets(&mut self, is_kept: impl Fn(&str) -> bool) {
+        if !self.budget_resets.iter().all(|reset| is_kept(&reset.flow)) {
+            self.budget_resets =
+                self.budget_resets.iter().filter(|reset| is_kept(&reset.flow)).cloned().collect();
+        }
+    }
+
     /// Drops the usage of budgets for which `is_kept` is false.
     pub(super) fn retain_budgets(&mut self, is_kept: impl Fn(&BudgetUsage) -> bool) {
         if !self.budgets.iter().all(&is_kept) {

@@ -199,6 +199,8 @@ impl StoreWriter {
         }
         for batch in self.backlog.iter_mut().filter(|batch| batch.pool == *pool) {
             batch.retain_budgets(|usage| !forgotten.contains_key(&usage.flow));
+            // A later reset of the same flow has all of its effect.
+            batch.retain_resets(|flow| !budget_resets.iter().any(|reset| *reset.flow == *flow));
         }
         if let Store::Redis(redis) = &mut self.store {
             // What is in the backlog from here on was used after these resets.

@@ -57,6 +57,22 @@ fn the_only_companion_decides_about_its_picker_s_requests_until_they_have_ended(
 }
 
 #[test]
+fn an_interrupt_answers_what_waits_and_lets_what_runs_finish() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let pools = [pool("chat", "", &[&server], &slots(1))];
+        let mut gateway = PickerGateway::with("", &pools, "", &Setup::default()).await;
+        let pair = Pair::at(&gateway.companion, &gateway, &server).await;
+        gateway.companion.signal(libc::SIGINT);
+        pair.waiting.await.expect("no panic").expect_error(503, "shutting_down", "shutting_down");
+        pair.events.finish(9, 1);
+        let answer = pair.running.await.expect("no panic");
+        assert!(answer.text().ends_with("data: [DONE]\n\n"), "{}", answer.text());
+        assert!(gateway.companion.exit().await.success());
+    });
+}
+
+#[test]
 fn the_only_companion_serves_filters_as_long_and_leaves_them_to_the_next_one() {
     run(async {
         let server = Upstream::scripted().await;

@@ -219,6 +219,28 @@ fn dispatch_begins_with_the_expected_sessions_or_after_the_startup_wait() {
 }
 
 #[test]
+fn the_startup_wait_begins_when_sessions_can_be_opened() {
+    let opens_within = Duration::from_secs(2);
+    let settings = || Settings { sessions_expected: Some(2), opens_within, ..settings() };
+    for opens_after in [Some(1_000), Some(1_900), None] {
+        let mut world = World::with(settings());
+        if let Some(opens_after) = opens_after {
+            world.pass(Duration::from_millis(opens_after));
+            world.handle(Event::Serving);
+        } else {
+            world.pass(opens_within);
+        }
+        world.open_session(1, 1, Vec::new(), Vec::new());
+        world.take();
+        world.send(1, Message::Register(register(1)));
+        world.pass(Duration::from_millis(1_900));
+        assert_eq!(world.take().granted(), [] as [u64; 0], "{opens_after:?}");
+        world.pass(Duration::from_millis(100));
+        assert_eq!(world.take().granted(), [1], "{opens_after:?}");
+    }
+}
+
+#[test]
 fn an_expired_request_gets_the_documented_answer() {
     let mut world = World::established();
     world.send(1, Message::Register(register(1)));

@@ -1,6 +1,7 @@
 //! The control's settings, built from the configuration and the identity of this process.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use penstock_config::{Config, Pool, Store};
 use penstock_control::{CreditSettings, EndpointSettings, Kept, PoolSettings, Settings};
@@ -32,6 +33,9 @@ impl ProcessIdentity {
         }
     }
 }
+
+/// How long a companion that starts waits at most for what is discovered, before it opens its door to filters.
+pub(crate) const OPENS_WITHIN: Duration = Duration::from_secs(2);
 
 /// The control's settings for this configuration, without learned models.
 #[must_use]
@@ -72,6 +76,7 @@ pub fn settings(config: &Config, identity: &ProcessIdentity) -> Settings {
         max_priority: config.identity.max_priority.clone(),
         sessions_expected: identity.sessions_expected,
         startup_wait: config.startup_wait,
+        opens_within: OPENS_WITHIN,
         flows_shown: config.metric_flows,
         term: identity.term,
         is_replicated: config.replicas.is_some(),

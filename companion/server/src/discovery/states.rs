@@ -9,9 +9,6 @@ use tokio::sync::watch;
 
 use crate::metrics::Metrics;
 
-/// How long a companion that starts waits for what is discovered.
-const ANSWERS_WAIT: Duration = Duration::from_secs(2);
-
 /// The states of all pools with discovery. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct States {
@@ -149,13 +146,13 @@ impl States {
         self.complete.subscribe()
     }
 
-    /// Ends once each pool had an answer, or after [`ANSWERS_WAIT`].
+    /// Ends once each pool had an answer, or after `limit`.
     ///
     /// A companion that starts hears of no request before: it counts a running one at its endpoint, and decides about others by the rules that
     /// are known then. What can't be found in time is served without.
-    pub(crate) async fn wait_for_answers(self) {
+    pub(crate) async fn wait_for_answers(self, limit: Duration) {
         let mut complete = self.complete();
-        if tokio::time::timeout(ANSWERS_WAIT, complete.wait_for(|complete| *complete)).await.is_ok() {
+        if tokio::time::timeout(limit, complete.wait_for(|complete| *complete)).await.is_ok() {
             return;
         }
         if let Some((pool, why)) = self.unanswered() {
@@ -164,7 +161,7 @@ impl States {
                 why,
                 "the discovery hasn't answered within {} s: requests are taken without its endpoints and rules until it does, and what runs at \
                  servers of this pool isn't counted",
-                ANSWERS_WAIT.as_secs()
+                limit.as_secs()
             );
         }
     }
@@ -234,16 +231,18 @@ mod tests {
         assert_eq!(states.unanswered(), None, "it was ready");
     }
 
+    const LIMIT: Duration = Duration::from_millis(50);
+
     #[tokio::test]
     async fn requests_wait_for_the_discovery_but_not_for_ever() {
         let metrics = || Arc::new(Metrics::new().expect("metrics"));
-        let waits = |states: &States| states.clone().wait_for_answers().now_or_never().is_none();
+        let waits = |states: &States| states.clone().wait_for_answers(LIMIT).now_or_never().is_none();
         assert!(!waits(&States::new(&config(&[("a", false)]), metrics())));
         let states = States::new(&config(&[("a", true), ("b", true), ("c", false)]), metrics());
         assert!(waits(&states));
         states.are_applied([&Arc::from("b")].into_iter());
         assert!(waits(&states), "that of another pool");
-        states.clone().wait_for_answers().await;
+        states.clone().wait_for_answers(LIMIT).await;
         assert!(waits(&states), "it has given up");
         states.works("a");
         assert!(waits(&states), "not applied yet");
