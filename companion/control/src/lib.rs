@@ -33,6 +33,7 @@ mod pools;
 mod rate_limit;
 mod registration;
 mod rejection;
+mod released_requests;
 mod request_index;
 mod request_status;
 mod root_context;
