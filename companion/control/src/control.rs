@@ -36,7 +36,6 @@ use crate::limits::{STREAMS_MAX, SUSPENDED_MIN};
 use crate::observation::{Observation, RequestNews, SessionNews};
 use crate::pool::PoolInput;
 use crate::pools::Pools;
-use crate::released_requests::ReleasedRequests;
 use crate::request_index::RequestIndex;
 use crate::root_context::RootContext;
 use crate::session::Session;
@@ -80,9 +79,6 @@ pub struct Control {
     contexts: HashMap<Epoch, RootContext>,
     aliases: Aliases,
     request_index: RequestIndex,
-    released: ReleasedRequests,
-    /// Reports of requests that ended before dispatch has begun, by their root contexts.
-    early_ends: Vec<(Epoch, wire::Admitted)>,
     envoys: Envoys,
     host_clocks: HostClocks,
     timers: Timers,
@@ -132,8 +128,6 @@ impl Control {
             contexts: HashMap::new(),
             aliases: Aliases::default(),
             request_index: RequestIndex::default(),
-            released: ReleasedRequests::default(),
-            early_ends: Vec::new(),
             envoys: Envoys::default(),
             host_clocks: HostClocks::default(),
             timers,
@@ -287,7 +281,6 @@ impl Control {
         if core::mem::replace(&mut self.is_started, true) {
             return;
         }
-        self.charge_early_ends(now);
         if !self.leadership.may_grant() {
             return;
         }

@@ -33,7 +33,6 @@ mod pools;
 mod rate_limit;
 mod registration;
 mod rejection;
-mod released_requests;
 mod request_index;
 mod request_status;
 mod root_context;

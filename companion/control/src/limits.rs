@@ -20,10 +20,6 @@ pub(crate) const HELLO_BYTES_MAX: usize = 64 << 20;
 pub(crate) const ENDED_MIN: usize = UNACKED_EVENTS_MAX;
 /// Ended requests that are remembered of a root context that acknowledges nothing.
 pub(crate) const ENDED_MAX: usize = 65_536;
-/// Reports of ended requests that are kept until dispatch begins.
-pub(crate) const EARLY_ENDS_MAX: usize = 65_536;
-/// Remembered requests that were settled because their filter was lost.
-pub(crate) const RELEASED_MAX: usize = 65_536;
 /// Frames to one root context for which the number of ended requests is remembered.
 pub(crate) const FRAME_MARKS_MAX: usize = 1_024;
 /// Aliases of one root context: previous keys of requeued requests.

@@ -62,11 +62,6 @@ impl RootContext {
         Peer { envoy: self.envoy, can_requeue: self.can_requeue }
     }
 
-    /// The numbers of the root context's requests that haven't ended.
-    pub(crate) fn sequences(&self) -> Vec<u64> {
-        self.requests.keys().copied().collect()
-    }
-
     /// The root context's requests in the order of their ids, which is the order in which they came.
     pub(crate) fn routes(&self) -> Vec<Route> {
         let mut routes: Vec<Route> = self.requests.values().copied().collect();

@@ -1,4 +1,4 @@
-//! Reports of requests that filters admitted by credit, or that ended while no companion was there, and credits that filters give up.
+//! Reports of requests that filters admitted by credit, and credits that filters give up.
 //!
 //! | the report says | not known here | known here, or under another key | ended here |
 //! |---|---|---|---|
@@ -10,23 +10,13 @@ use penstock_wire as wire;
 
 use super::Control;
 use crate::ids::{ConnId, CreditId, Epoch, PoolId, RequestKey};
-use crate::limits::{EARLY_ENDS_MAX, RECALL_WAIT, REQUESTS_IN_ALL_MAX, REQUESTS_MAX};
+use crate::limits::{RECALL_WAIT, REQUESTS_IN_ALL_MAX, REQUESTS_MAX};
 use crate::pool::PoolInput;
 use crate::registration::{Arrival, CreditPlace, Registration, Running};
 use crate::timers::Timer;
 use crate::wire_in;
 
 impl Control {
-    /// Charges the requests that ended before dispatch began. Until then, not all flows that wait are known: a charge would put those that come
-    /// after it behind.
-    pub(super) fn charge_early_ends(&mut self, now: Instant) {
-        for (epoch, admitted) in core::mem::take(&mut self.early_ends) {
-            if self.contexts.contains_key(&epoch) {
-                self.admitted(now, epoch, &admitted);
-            }
-        }
-    }
-
     /// A filter reports a request that it admitted by credit.
     pub(super) fn admitted(&mut self, now: Instant, epoch: Epoch, admitted: &wire::Admitted) {
         let Some(running) = &admitted.running else {
@@ -51,14 +41,7 @@ impl Control {
         match &admitted.completed {
             Some(completed) => {
                 let completion = wire_in::completion(completed);
-                // One that was settled while its filter was away is charged already.
-                if !is_known && !self.is_started {
-                    if self.early_ends.len() < EARLY_ENDS_MAX {
-                        self.early_ends.push((epoch, admitted.clone()));
-                    }
-                    return;
-                }
-                if !is_known && !self.released.contains(key) {
+                if !is_known {
                     self.register(now, registration, arrival(None, Some(&completion)));
                 }
                 self.completed(now, key, &completion);

@@ -234,7 +234,6 @@ impl Control {
         self.leadership.has_changed = false;
         if was_leader {
             self.is_started = false;
-            self.early_ends.clear();
             for pool in self.pools.ids() {
                 self.drive_pool(now, pool, PoolInput::Hold);
             }

@@ -13,10 +13,9 @@ use wire::command::Kind;
 
 use super::Control;
 use crate::event::Output;
-use crate::ids::{ConnId, Epoch, RequestKey, Route};
+use crate::ids::{ConnId, Epoch, Route};
 use crate::observation::SessionNews;
 use crate::pool::PoolInput;
-use crate::root_context::RootContext;
 use crate::session::Stage;
 use crate::timers::Timer;
 
@@ -91,7 +90,7 @@ impl Control {
     }
 
     /// Releases everything that a lost root context holds: waiting requests are cancelled, running requests are settled at
-    /// their estimated cost, because their usage isn't reported in time.
+    /// their estimated cost, because their usage will never be reported.
     pub(super) fn release(&mut self, now: Instant, epoch: Epoch) {
         // Newest first: a place that a cancelled request frees must not go to a request that is cancelled next.
         for route in self.waiting_routes(epoch).into_iter().rev() {
@@ -99,8 +98,6 @@ impl Control {
                 self.drive_pool(now, route.pool, PoolInput::Cancel(route.id));
             }
         }
-        let running: Vec<u64> = self.contexts.get(&epoch).map_or_else(Vec::new, RootContext::sequences);
-        running.into_iter().for_each(|sequence| self.released.record(RequestKey { epoch, sequence }));
         for route in self.routes(epoch) {
             self.drive_pool(now, route.pool, PoolInput::Release(route.id));
         }
@@ -135,7 +132,7 @@ impl Control {
     /// The requests of a root context, in the order in which they came.
     fn routes(&self, epoch: Epoch) -> Vec<Route> {
         let context = self.contexts.get(&epoch);
-        context.map_or_else(Vec::new, RootContext::routes)
+        context.map_or_else(Vec::new, crate::root_context::RootContext::routes)
     }
 
     fn waiting_routes(&self, epoch: Epoch) -> Vec<Route> {

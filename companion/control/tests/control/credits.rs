@@ -234,21 +234,6 @@ fn a_request_that_ended_is_counted_once_and_its_place_stays_given() {
 }
 
 #[test]
-fn what_ended_before_dispatch_begins_is_charged_when_it_begins() {
-    let mut world = World::with(Settings { sessions_expected: Some(2), ..settings() });
-    let served = |world: &World| -> u64 {
-        world.control.status(world.now).pools[0].served.iter().map(|(_, cost)| cost).sum()
-    };
-    world.open_session(1, 1, Vec::new(), Vec::new());
-    for _ in 0..2 {
-        world.report(1, ended(10, 0));
-    }
-    assert_eq!((world.take().arrived, served(&world)), (0, 0), "flows may come that have waited for longer");
-    world.pass(settings().startup_wait);
-    assert_eq!((world.take().arrived, served(&world)), (1, 120));
-}
-
-#[test]
 fn a_request_that_runs_on_takes_its_place_along() {
     let mut world = with_credit();
     world.report(1, admitted(10, 1));

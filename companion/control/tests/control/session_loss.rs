@@ -8,7 +8,6 @@ use penstock_wire as wire;
 use wire::command::Kind;
 use wire::filter_frame::Event as Message;
 
-use crate::credits::ended;
 use crate::harness::*;
 
 #[test]
@@ -25,27 +24,6 @@ fn an_orphaned_session_keeps_its_stock_for_the_grace_period() {
     assert_eq!((world.stock(), world.waiting()), (0, 0));
     assert!(world.control.is_idle());
     assert!(world.control.status(world.now).sessions.is_empty());
-}
-
-#[test]
-fn a_request_that_was_settled_while_its_filter_was_away_is_not_charged_again() {
-    let mut world = World::established();
-    world.send(1, Message::Register(register(1)));
-    let served = |world: &World| -> u64 {
-        world.control.status(world.now).pools[0].served.iter().map(|(_, cost)| cost).sum()
-    };
-    world.close(1);
-    world.pass(wire::limits::SESSION_GRACE);
-    let settled = served(&world);
-    assert!(settled > 0, "at its estimate");
-    world.open_session(2, 2, Vec::new(), Vec::new());
-    world.take();
-    // Request 2 ended in the same time, and no companion has heard of it.
-    for (sequence, counted) in [(1, 0), (2, 1)] {
-        world.report(2, ended(sequence, 0));
-        assert_eq!(world.take().arrived, counted, "{sequence}");
-    }
-    assert_eq!(served(&world), settled + 120);
 }
 
 #[test]
