@@ -38,14 +38,9 @@ impl Gateway {
     }
 
     async fn with_budget(server: Upstream, store: &str, budget: &str) -> Self {
-        Self::with_keys(server, store, budget, "").await
-    }
-
-    /// `more`: further keys of the pool.
-    async fn with_keys(server: Upstream, store: &str, budget: &str, more: &str) -> Self {
         let budgets = format!("[{{match: 'limited*', {budget}, over: refuse}}]");
         let keys = format!(
-            "{}{HOLD}{more}  arbitration: {{flows: {{budgets: {budgets}}}}}\n  usage: {{output_token_weight: 1, store: {store}}}\n",
+            "{}{HOLD}  arbitration: {{flows: {{budgets: {budgets}}}}}\n  usage: {{output_token_weight: 1, store: {store}}}\n",
             slots(50)
         );
         let companion = Companion::start("", &[pool("p", "'*'", &[&server], &keys)]).await;
@@ -582,32 +577,6 @@ fn resets_at_two_gateways_without_redis_leave_the_same_usage_at_both() {
         there.serve("limited", 1).await;
         here.shows("limited", 24, 0, 96).await;
         there.shows("limited", 24, 0, 96).await;
-    });
-}
-
-#[test]
-fn a_request_that_ends_while_its_companion_is_away_is_charged_once() {
-    run(async {
-        let folder = tempfile::tempdir().expect("a folder");
-        let store = redb(&folder.path().join("kept.redb"));
-        let asking = "  queue: {credits: off}\n";
-        let windows = format!("windows: [{TEN}]");
-        let mut gateway = Gateway::with_keys(Upstream::scripted().await, &store, &windows, asking).await;
-        let request = ClientRequest::chat("m", "limited").tenant("limited").with("max_tokens", 10);
-        let ends = gateway.client.ask(&request).await;
-        let call = gateway.server.next().await;
-        let runs = gateway.client.ask(&request).await;
-        let running = gateway.server.next().await;
-        gateway.companion.stock("p", 2).await;
-        gateway.companion.kill().await;
-        call.answer_with(20, 4);
-        assert_eq!(H2c::answer(ends).await.expect("an answer").status, 200);
-        gateway.companion.restart().await;
-        gateway.companion.stock("p", 1).await;
-        gateway.shows_used("limited", 24).await;
-        running.answer_with(30, 6);
-        assert_eq!(H2c::answer(runs).await.expect("an answer").status, 200);
-        gateway.shows("limited", 60, 0, 60).await;
     });
 }
 

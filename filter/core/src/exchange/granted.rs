@@ -35,6 +35,9 @@ pub(crate) struct Granted {
     pub(crate) load: Load,
 }
 
+/// The id of no credit.
+const NO_CREDIT: u64 = 0;
+
 /// The admission of a request by credit.
 #[derive(Debug)]
 pub(crate) struct ByCredit {
@@ -44,11 +47,6 @@ pub(crate) struct ByCredit {
     pub(crate) place: Option<Place>,
     /// The companion that received this Hello knows that the request runs: by the Hello itself, or by an event after it.
     pub(crate) known_since: Option<Origin>,
-}
-
-impl ByCredit {
-    /// Of a request that its companion must get to know with its end, and that has no credit.
-    pub(crate) const NONE: Self = Self { credit: 0, place: None, known_since: None };
 }
 
 /// The state of the response.
@@ -212,7 +210,7 @@ impl Granted {
             retries_not_found: false,
             restart_on: None,
             report: self.report.clone(),
-            by_credit: Some(ByCredit::NONE),
+            by_credit: Some(ByCredit { credit: NO_CREDIT, place: None, known_since: None }),
             upstream: core::mem::replace(&mut self.upstream, Upstream::Requeued { status }),
             load: Load::default(),
         })

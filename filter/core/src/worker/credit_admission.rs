@@ -150,10 +150,6 @@ impl Worker {
     ) {
         let id = self.sessions.id_of(pool);
         let session = self.sessions.of_mut(pool);
-        if !session.is_linked() {
-            // The next companion may not know the request: it gets it whole, as one that was admitted by credit.
-            granted.by_credit.get_or_insert(ByCredit::NONE);
-        }
         let Some(by_credit) = granted.by_credit.take() else {
             let completed = granted.completed(now, (register.sequence, is_background(&register)), host);
             session.send_terminal(now, Event::Completed(completed));

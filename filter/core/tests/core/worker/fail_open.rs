@@ -12,7 +12,7 @@ use penstock_filter_core::shared_data::{SetIf, SharedData};
 use penstock_wire::command::Kind;
 use penstock_wire::filter_frame::Event;
 use penstock_wire::limits::VERSION_MAX;
-use penstock_wire::{Endpoints, Fallback, Hello, HelloAck, Policy, Pool, Refused, Route, Running};
+use penstock_wire::{Completed, Endpoints, Fallback, Hello, HelloAck, Policy, Pool, Refused, Route, Running};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -152,20 +152,17 @@ fn new_requests_are_admitted_or_refused_at_once_after_hold() {
     rig.log(1);
     assert!(admitted(&mut rig).is_some());
     assert_eq!(admitted(&mut rig), None);
-    // The next stream reports the end with its request, which no companion knows, the refusals, and the requests that still run.
+    // The next stream reports the ends, the refusal, and the requests that still run.
     let sent = rig.open();
     let [
         Output::Sent(1, Event::Hello(hello)),
         Output::Sent(2, Event::Refused(Refused { sequence: 3, .. })),
-        Output::Reported(3, ended),
-        Output::Sent(3, Event::Refused(Refused { sequence: 5, .. })),
+        Output::Sent(3, Event::Completed(Completed { sequence: 1, .. })),
+        Output::Sent(4, Event::Refused(Refused { sequence: 5, .. })),
     ] = &sent[..]
     else {
         panic!("{sent:?}")
     };
-    assert_eq!((ended.credit, ended.completed.as_ref().map(|end| end.sequence)), (0, Some(1)));
-    let ended = ended.running.as_ref().expect("its request");
-    assert_eq!((&*ended.pool, &*ended.endpoint), ("chat", "b:1"));
     assert_eq!(hello.waiting, []);
     let running: Vec<_> = hello
         .running

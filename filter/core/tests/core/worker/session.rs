@@ -158,25 +158,6 @@ fn ends_without_a_stream_are_reported_on_the_next_one() {
 }
 
 #[test]
-fn the_end_of_a_granted_request_without_a_stream_is_reported_with_the_request() {
-    let mut rig = Rig::connected();
-    let (sequence, _) = rig.waiting("m1");
-    rig.command(2, [Kind::Grant(grant(sequence))]);
-    rig.outputs();
-    rig.closed();
-    assert_eq!(rig.log(sequence), []);
-    rig.advance(TICK);
-    let sent = rig.open();
-    let [Output::Sent(1, Event::Hello(_)), Output::Reported(2, ended)] = &sent[..] else {
-        panic!("{sent:?}")
-    };
-    let running = ended.running.as_ref().expect("its request");
-    let register = running.register.as_ref().expect("its registration");
-    assert_eq!((ended.credit, &*running.pool, register.sequence), (0, "chat", sequence));
-    assert!(ended.completed.is_some());
-}
-
-#[test]
 fn unregistered_request_is_not_cancelled() {
     let mut rig = Rig::new();
     let (waiting, sent) = rig.waiting("m1");
