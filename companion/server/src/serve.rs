@@ -144,8 +144,9 @@ impl Failure for Error {
 /// Serves until SIGTERM or SIGINT.
 ///
 /// SIGTERM rejects new and waiting requests and lets running ones finish; with `shutdown.queued: hand_over` it leaves
-/// all of them to the next companion, and stays while requests of its own endpoint picker wait or run. SIGINT always rejects, because an operator who ends a companion by hand has no
-/// other one ready. `penstock up` ends its companion with SIGINT, because its Envoy ends too.
+/// all of them to the next companion, and stays while requests of its own endpoint picker wait or run. SIGINT rejects, where this companion
+/// decides, because an operator who ends a companion by hand has no other one ready; a standby leaves what its picker has to the leader.
+/// `penstock up` ends its companion with SIGINT, because its Envoy ends too.
 ///
 /// # Errors
 /// When it can't start, a listener fails, or an essential task panics.
