@@ -54,8 +54,8 @@ impl Leadership {
     }
 
     /// The store of leases doesn't answer, and its record doesn't name this Envoy: another companion could lead without the Envoy's filters,
-    /// while this one grants to them. An endpoint picker is no reason to
-    /// lead: a companion's picker asks that companion first, whoever leads.
+    /// while this one grants to them. That doesn't hold for an
+    /// endpoint picker: its workers ask the companion of their own process first, whoever leads.
     pub(crate) fn is_unrecorded(&self, door: Door, envoy: u64) -> bool {
         let recorded = self.lease.as_ref().and_then(|lease| lease.recorded.as_ref());
         door == Door::Filter && recorded.is_some_and(|recorded| !recorded.contains(&envoy))

@@ -322,12 +322,12 @@ impl ActedOn for WorkersStream<'_> {
         self.stream.end_with(self.now, self.worker, reply, Vec::new());
     }
 
-    /// The gateway resets a stream whose response has begun, when it gets a reply.
+    /// When the picker replies to a stream whose response has begun, the gateway resets the stream.
     fn reset(&mut self) {
         self.replace_response(LocalReply { status: 504, headers: Vec::new(), body: Vec::new() });
     }
 
-    /// The gateway passes bodies, or has said that it doesn't: nothing is missing.
+    /// No part of a body is missing: the gateway passes bodies to the picker, or has said by its modes that it passes none.
     fn received_bytes(&mut self) -> u64 {
         0
     }

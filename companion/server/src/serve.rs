@@ -341,7 +341,7 @@ impl Companion {
                 () = answered => {}
                 () = ends => {}
             }
-            // From here on filters can list what runs, and who decides waits for that.
+            // From here on filters can list their running requests: the startup wait and the election begin.
             leading.send_replace(true);
             // Fails when the driver has ended.
             let _ = opens.send(Event::Serving).await;

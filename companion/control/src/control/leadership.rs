@@ -188,7 +188,7 @@ impl Control {
     }
 
     /// The time until which all filters here, and those that have left, are known to follow this companion or none; `None`: there are none.
-    /// Endpoint pickers prove nothing: a companion's picker asks that companion first, whoever leads.
+    /// The sessions of endpoint pickers are no proof: a picker asks the companion of its own process first, whoever leads.
     fn followed_until(&self) -> Option<Instant> {
         let of_filters = self.contexts.values().filter(|context| context.door == Door::Filter);
         let proofs = of_filters.map(|context| context.followed_at);

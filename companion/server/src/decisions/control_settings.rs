@@ -34,7 +34,7 @@ impl ProcessIdentity {
     }
 }
 
-/// How long a companion that starts waits at most for what is discovered, before it opens its door to filters.
+/// The longest time that a starting companion waits for the discovery of its pools, before it accepts sessions of filters.
 pub(crate) const OPENS_WITHIN: Duration = Duration::from_secs(2);
 
 /// The control's settings for this configuration, without learned models.
