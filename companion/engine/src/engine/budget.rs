@@ -26,7 +26,7 @@ impl Engine {
         self.reports_budgets = reported;
     }
 
-    /// Whether other engines hear of this one's resets, and [`Input::BudgetResets`] has them as [`crate::input::BudgetReset::Here`].
+    /// Whether other engines hear of this one's resets, and [`crate::Input::BudgetResets`] has them as [`crate::input::BudgetReset::Here`].
     pub const fn share_budgets(&mut self, shared: bool) {
         self.shares_budgets = shared;
     }
