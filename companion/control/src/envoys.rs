@@ -1,22 +1,20 @@
 //! The Envoys behind the sessions. An Envoy has one root context for every worker and plugin configuration.
 
 use hashbrown::HashMap;
-use penstock_election::KnownEnvoy;
+use penstock_election::{KnownEnvoy, Pickers};
 
-use crate::ids::{Door, EnvoyId, Epoch};
+use crate::ids::{EnvoyId, Epoch, Origin};
 
 /// The root contexts of every Envoy, including orphaned ones.
 #[derive(Debug, Default)]
 pub(crate) struct Envoys(HashMap<EnvoyId, Contexts>);
 
-/// The root contexts of one Envoy, by the door of their requests.
+/// The root contexts of one Envoy, by origin. Those of endpoint pickers are in an Envoy of their own, their process.
 #[derive(Clone, Copy, Debug, Default)]
 struct Contexts {
-    /// Those of filters, which can follow another leader.
     filters: Group,
-    /// Those of endpoint pickers: of this companion, and of earlier leaders that have requests left. They follow the next leader if this one
-    /// ends as planned.
-    pickers: Group,
+    own_picker: Group,
+    earlier_picker: Group,
 }
 
 /// Root contexts.
@@ -33,15 +31,16 @@ pub(crate) const fn digest(epoch: Epoch) -> u64 {
 }
 
 impl Contexts {
-    const fn of(&mut self, door: Door) -> &mut Group {
-        match door {
-            Door::Filter => &mut self.filters,
-            Door::Picker => &mut self.pickers,
+    const fn of(&mut self, origin: Origin) -> &mut Group {
+        match origin {
+            Origin::Filter => &mut self.filters,
+            Origin::OwnPicker => &mut self.own_picker,
+            Origin::EarlierPicker => &mut self.earlier_picker,
         }
     }
 
     const fn count(&self) -> usize {
-        self.filters.count as usize + self.pickers.count as usize
+        self.filters.count as usize + self.own_picker.count as usize + self.earlier_picker.count as usize
     }
 }
 
@@ -56,9 +55,12 @@ impl Envoys {
         self.by_process(|contexts| contexts.filters)
     }
 
-    /// The processes of endpoint pickers whose workers have sessions here: this companion's, and those of earlier leaders.
-    pub(crate) fn known_pickers(&self) -> Vec<KnownEnvoy> {
-        self.by_process(|contexts| contexts.pickers)
+    /// The processes of endpoint pickers whose workers have sessions here.
+    pub(crate) fn known_pickers(&self) -> Pickers {
+        Pickers {
+            own: self.by_process(|contexts| contexts.own_picker),
+            earlier: self.by_process(|contexts| contexts.earlier_picker),
+        }
     }
 
     fn by_process(&self, group: impl Fn(&Contexts) -> Group) -> Vec<KnownEnvoy> {
@@ -81,18 +83,18 @@ impl Envoys {
         known
     }
 
-    pub(crate) fn add_context(&mut self, envoy: EnvoyId, epoch: Epoch, door: Door) {
-        let group = self.0.entry(envoy).or_default().of(door);
+    pub(crate) fn add_context(&mut self, envoy: EnvoyId, epoch: Epoch, origin: Origin) {
+        let group = self.0.entry(envoy).or_default().of(origin);
         group.count += 1;
         group.digest = group.digest.wrapping_add(digest(epoch));
     }
 
     /// `true` if it was the last root context of the Envoy.
-    pub(crate) fn remove_context(&mut self, envoy: EnvoyId, epoch: Epoch, door: Door) -> bool {
+    pub(crate) fn remove_context(&mut self, envoy: EnvoyId, epoch: Epoch, origin: Origin) -> bool {
         let Some(contexts) = self.0.get_mut(&envoy) else {
             return false;
         };
-        let group = contexts.of(door);
+        let group = contexts.of(origin);
         group.count -= 1;
         group.digest = group.digest.wrapping_sub(digest(epoch));
         let is_last = contexts.count() == 0;

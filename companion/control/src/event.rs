@@ -16,7 +16,7 @@ use crate::settings::{EndpointSettings, Settings};
 /// Everything that can happen to a control.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A stream has opened. Its requests come in by this door.
+    /// A stream has opened, in this process by its endpoint picker, or from outside: by a filter, or by the picker of an earlier leader.
     Opened(ConnId, Door),
     /// A frame has arrived.
     Frame(ConnId, Box<wire::FilterFrame>),

@@ -95,6 +95,36 @@ impl Door {
     }
 }
 
+/// Where a session comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A filter, which can follow another leader.
+    Filter,
+    /// The endpoint picker of this companion.
+    OwnPicker,
+    /// The endpoint picker of an earlier leader that has requests left.
+    EarlierPicker,
+}
+
+impl Origin {
+    pub(crate) const fn door(self) -> Door {
+        match self {
+            Self::Filter => Door::Filter,
+            Self::OwnPicker | Self::EarlierPicker => Door::Picker,
+        }
+    }
+}
+
+impl From<Door> for Origin {
+    /// That of a stream before its Hello.
+    fn from(door: Door) -> Self {
+        match door {
+            Door::Filter => Self::Filter,
+            Door::Picker => Self::OwnPicker,
+        }
+    }
+}
+
 /// A pool. It keeps its id over every reload until its last request has ended; later another pool may get the id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PoolId(pub(crate) u32);

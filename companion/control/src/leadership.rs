@@ -5,7 +5,7 @@ use hashbrown::{HashMap, HashSet};
 use penstock_election::{KnownEnvoy, Role, RoleStatus};
 use penstock_engine::Instant;
 
-use crate::ids::{Door, Epoch};
+use crate::ids::{Epoch, Origin};
 
 /// What a control knows about the leader.
 #[derive(Debug)]
@@ -56,9 +56,9 @@ impl Leadership {
     /// The store of leases doesn't answer, and its record doesn't name this Envoy: another companion could lead without the Envoy's filters,
     /// while this one grants to them. That doesn't hold for an
     /// endpoint picker: its workers ask the companion of their own process first, whoever leads.
-    pub(crate) fn is_unrecorded(&self, door: Door, envoy: u64) -> bool {
+    pub(crate) fn is_unrecorded(&self, origin: Origin, envoy: u64) -> bool {
         let recorded = self.lease.as_ref().and_then(|lease| lease.recorded.as_ref());
-        door == Door::Filter && recorded.is_some_and(|recorded| !recorded.contains(&envoy))
+        origin == Origin::Filter && recorded.is_some_and(|recorded| !recorded.contains(&envoy))
     }
 
     /// The lease must be checked at this time or later; `None`: there is none to check.
@@ -99,12 +99,35 @@ pub(crate) struct Takeover {
     pub(crate) since: Instant,
     /// The last leader's Envoys.
     pub(crate) known: HashMap<u64, KnownEnvoy>,
-    /// Sum of their root contexts.
+    /// The endpoint pickers that outlive it. They are waited for, too, but prove nothing about who leads.
+    pub(crate) pickers: HashMap<u64, KnownEnvoy>,
+    /// Sum of the root contexts of both.
     pub(crate) known_contexts: usize,
     /// The last leader has ended for certain.
     pub(crate) is_last_leader_gone: bool,
     /// Where the last leader listened for filters.
     pub(crate) last_leader: Option<String>,
+}
+
+impl Takeover {
+    /// `known`: the last leader's Envoys. `pickers`: the endpoint pickers that outlive it.
+    pub(crate) fn new(
+        now: Instant,
+        known: &[KnownEnvoy],
+        pickers: &[KnownEnvoy],
+        is_last_leader_gone: bool,
+    ) -> Self {
+        let by_process = |known: &[KnownEnvoy]| known.iter().map(|known| (known.envoy, *known)).collect();
+        let contexts = known.iter().chain(pickers).map(|known| known.contexts as usize);
+        Self {
+            since: now,
+            known_contexts: contexts.sum(),
+            known: by_process(known),
+            pickers: by_process(pickers),
+            is_last_leader_gone,
+            last_leader: None,
+        }
+    }
 }
 
 /// A filter that doesn't know the leader.

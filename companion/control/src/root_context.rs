@@ -4,7 +4,7 @@ use hashbrown::HashMap;
 use penstock_engine::Instant;
 
 use crate::ended_requests::EndedRequests;
-use crate::ids::{ConnId, Door, EnvoyId, Peer, Route};
+use crate::ids::{ConnId, EnvoyId, Origin, Peer, Route};
 
 /// A root context and the routes of its requests.
 #[derive(Debug)]
@@ -18,8 +18,7 @@ pub(crate) struct RootContext {
     pub(crate) envoy: EnvoyId,
     /// As [`Peer::can_requeue`].
     pub(crate) can_requeue: bool,
-    /// How its requests come in.
-    pub(crate) door: Door,
+    pub(crate) origin: Origin,
     /// The time at which its last stream ended, while it is orphaned.
     pub(crate) orphaned_since: Option<Instant>,
     /// Digest of the endpoints that it knew when its session opened, or that were sent then.
@@ -37,14 +36,14 @@ pub(crate) struct RootContext {
 
 impl RootContext {
     /// A root context without a stream.
-    pub(crate) fn new(envoy: EnvoyId, door: Door) -> Self {
+    pub(crate) fn new(envoy: EnvoyId, origin: Origin) -> Self {
         Self {
             conn: None,
             stream: 0,
             node: Box::default(),
             envoy,
             can_requeue: false,
-            door,
+            origin,
             orphaned_since: None,
             endpoints_digest: 0,
             followed_at: Instant::ZERO,

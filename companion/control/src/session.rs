@@ -4,7 +4,7 @@ use penstock_engine::Instant;
 use penstock_wire as wire;
 
 use crate::host_clocks::SentAt;
-use crate::ids::{Door, Epoch};
+use crate::ids::{Door, Epoch, Origin};
 use crate::leadership::Asking;
 use crate::limits::{HELLO_BYTES_MAX, REQUESTS_MAX};
 
@@ -14,7 +14,7 @@ const ACK_EVERY: u64 = 64;
 /// A stream from its opening to its end.
 #[derive(Debug)]
 pub(crate) struct Session {
-    pub(crate) door: Door,
+    pub(crate) origin: Origin,
     /// The time of its last frame.
     pub(crate) last_frame_at: Instant,
     pub(crate) stage: Stage,
@@ -81,7 +81,7 @@ impl Violation {
 impl Session {
     pub(crate) fn new(now: Instant, door: Door) -> Self {
         Self {
-            door,
+            origin: Origin::from(door),
             last_frame_at: now,
             stage: Stage::Greeting(Box::default()),
             handled: 0,

@@ -12,9 +12,9 @@ use std::collections::VecDeque;
 use penstock_engine::Instant;
 
 use self::spreading::Spreading;
-use crate::limits::{ANSWERS, ENVOYS_MAX, GRANTS, RENEWALS, RETRIES};
+use crate::limits::{ANSWERS, ENVOYS_MAX, GRANTS, PICKERS_MAX, RENEWALS, RETRIES};
 use crate::messages::{Answer, Holder, Input, Output, Report, Request, Role, RoleChange, RoleStatus, View};
-use crate::record::{KnownEnvoy, Record};
+use crate::record::{KnownEnvoy, Pickers, Record};
 
 /// The settings of a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,9 +71,8 @@ struct Leading {
     renewed_at: Instant,
     /// What the store should have.
     record: Record,
-    /// The endpoint pickers with sessions at this leader. Only a leader that leaves names them to its successor: its own picker is gone with a
-    /// leader that dies.
-    pickers: Vec<KnownEnvoy>,
+    /// The leader's own endpoint picker. Only a leader that leaves names it to its successor: with a leader that dies, it is gone.
+    own_picker: Vec<KnownEnvoy>,
     /// The control has reported its Envoys: it has taken over.
     is_complete: bool,
     unreachable_reported: bool,
@@ -120,8 +119,8 @@ impl Candidate {
             Input::Yield { to } => self.yield_to(now, &to),
             Input::Resign => self.resign(),
             Input::Leave => {
-                if let Some(Leading { record, pickers, .. }) = &mut self.leading {
-                    record.envoys.append(pickers);
+                if let Some(Leading { record, own_picker, .. }) = &mut self.leading {
+                    record.pickers.append(own_picker);
                 }
                 self.resign();
             }
@@ -318,6 +317,7 @@ impl Candidate {
                 self.role(RoleChange::Lead {
                     term: record.term,
                     known: record.envoys.clone(),
+                    pickers: record.pickers.clone(),
                     is_last_leader_gone: record.taking_over_from.is_none(),
                     grants_until,
                 });
@@ -325,7 +325,7 @@ impl Candidate {
                     first_term: record.term,
                     renewed_at: sent_at,
                     record,
-                    pickers: Vec::new(),
+                    own_picker: Vec::new(),
                     is_complete: false,
                     unreachable_reported: false,
                 });
@@ -354,13 +354,15 @@ impl Candidate {
         }
     }
 
-    fn known(&mut self, term: u64, mut envoys: Vec<KnownEnvoy>, pickers: Vec<KnownEnvoy>) {
+    fn known(&mut self, term: u64, mut envoys: Vec<KnownEnvoy>, mut pickers: Pickers) {
         if let Some(leading) = &mut self.leading
             && term >= leading.first_term
         {
             envoys.truncate(ENVOYS_MAX);
+            pickers.earlier.truncate(PICKERS_MAX);
             leading.record.envoys = envoys;
-            leading.pickers = pickers;
+            leading.record.pickers = pickers.earlier;
+            leading.own_picker = pickers.own;
             leading.record.taking_over_from = None;
             leading.is_complete = true;
         }

@@ -14,9 +14,9 @@ mod preference;
 mod record;
 
 pub use self::candidate::{Candidate, Settings};
-pub use self::limits::ENVOYS_MAX;
+pub use self::limits::{ENVOYS_MAX, PICKERS_MAX};
 pub use self::messages::{
     Answer, Holder, Input, Output, Report, Request, Role, RoleChange, RoleStatus, View,
 };
 pub use self::preference::{prefers, score};
-pub use self::record::{KnownEnvoy, Record};
+pub use self::record::{KnownEnvoy, Pickers, Record};

@@ -2,7 +2,7 @@
 
 use penstock_engine::Instant;
 
-use crate::record::{KnownEnvoy, Record};
+use crate::record::{KnownEnvoy, Pickers, Record};
 
 /// The holder of the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub enum Input {
     },
     /// From the process: give the lease up and never take it again.
     Resign,
-    /// From the process: as [`Input::Resign`], and the endpoint pickers with sessions here follow the next leader, which waits for them.
+    /// From the process: as [`Input::Resign`], and this companion's endpoint picker follows the next leader, which waits for it.
     Leave,
     /// From the process: send no more requests. The lease expires by itself.
     Stop,
@@ -91,8 +91,8 @@ pub enum Report {
         term: u64,
         /// The Envoys with sessions here.
         envoys: Vec<KnownEnvoy>,
-        /// The endpoint pickers with sessions here: the companion's own, and those of earlier leaders that have requests left.
-        pickers: Vec<KnownEnvoy>,
+        /// The endpoint pickers with sessions here.
+        pickers: Pickers,
     },
 }
 
@@ -139,7 +139,9 @@ pub enum RoleChange {
         term: u64,
         /// The Envoys of the last leader. Their requests must be counted before the first grant.
         known: Vec<KnownEnvoy>,
-        /// The last leader grants nothing any more: it released the lease, or had this companion's address.
+        /// The endpoint pickers that outlive the last leader, or follow it. Their requests must be counted, too.
+        pickers: Vec<KnownEnvoy>,
+        /// The last leader grants nothing any more: it released the lease, had no Envoys, or had this companion's address.
         is_last_leader_gone: bool,
         /// When granting must stop, unless the lease is renewed.
         grants_until: Instant,

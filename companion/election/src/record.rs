@@ -31,6 +31,15 @@ impl From<KnownEnvoy> for (u64, u32, u64) {
     }
 }
 
+/// The endpoint pickers with sessions at a leader. Each is the process of a companion.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pickers {
+    /// The leader's own, which ends with it.
+    pub own: Vec<KnownEnvoy>,
+    /// Those of earlier leaders that have requests left.
+    pub earlier: Vec<KnownEnvoy>,
+}
+
 /// What the leader leaves in the store for its successor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -44,6 +53,10 @@ pub struct Record {
     /// requests before it grants.
     #[cfg_attr(feature = "serde", serde(default))]
     pub envoys: Vec<KnownEnvoy>,
+    /// The endpoint pickers that had sessions with the leader and outlive it, those of earlier leaders, at most
+    /// [`PICKERS_MAX`](crate::PICKERS_MAX), and its own if it leaves. A successor counts their requests, too, but they prove nothing about who leads.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub pickers: Vec<KnownEnvoy>,
     /// The leader gave the lease up and grants nothing any more.
     #[cfg_attr(feature = "serde", serde(default))]
     pub released: bool,
@@ -66,6 +79,7 @@ impl Record {
             term: self.term.max(term),
             leader: self.taking_over_from.clone().unwrap_or_default(),
             envoys: self.envoys.clone(),
+            pickers: self.pickers.clone(),
             released: self.taking_over_from.is_none(),
             taking_over_from: None,
         }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use penstock_tests::gateway::slots;
+use penstock_tests::gateway::{pool, slots};
 use penstock_tests::ports::free_addresses;
 use penstock_tests::replicas::etcd_lease;
 use penstock_tests::{ClientRequest, Etcd, Upstream, run};
@@ -65,5 +65,44 @@ fn what_two_earlier_leaders_left_counts_at_one_that_has_just_started() {
         third.companion.stock("chat", 0).await;
         let page = third.companion.metrics().await;
         assert_eq!(page.sum("penstock_output_tokens_total", &[]), 8.0, "of all three");
+    });
+}
+
+#[test]
+fn what_an_earlier_leader_left_counts_after_the_death_of_its_successor() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let pools = [pool("chat", "", &[&server], &slots(1))];
+        let etcd = Etcd::start().await;
+        let lease = etcd_lease(&etcd.url());
+        let addresses = free_addresses(3);
+        let mut first = replica(&addresses, 0, &lease, "", &pools).await;
+        becomes(first.health, "readiness", SERVING).await;
+        let gateway = gateway_of(first.listen, &server).await;
+        let of_first = gateway.spawn(ClientRequest::chat("m", "first").streamed());
+        let events = server.next().await.stream();
+        events.text("one");
+        let mut second = replica(&addresses, 1, &lease, "", &pools).await;
+        first.companion.signal(libc::SIGTERM);
+        becomes(second.listen, PICKER, SERVING).await;
+        second.companion.stock("chat", 1).await;
+        let third = replica(&addresses, 2, &lease, "", &pools).await;
+        becomes(third.health, "liveness", SERVING).await;
+        // The record of the lease names the picker of the first one, which goes on.
+        second.companion.kill().await;
+        becomes(third.listen, PICKER, SERVING).await;
+        let gateway = gateway_of(third.listen, &server).await;
+        let waits = gateway.spawn(ClientRequest::chat("m", "waits"));
+        third.companion.waiting("chat", 1).await;
+        third.companion.stock("chat", 1).await;
+        assert!(server.arrived().await.is_none(), "the only place is taken");
+        events.text("two");
+        events.finish(9, 2);
+        server.next().await.answer();
+        let answer = of_first.await.expect("no panic");
+        assert!(answer.text().ends_with("data: [DONE]\n\n"), "{}", answer.text());
+        assert_eq!(waits.await.expect("no panic").status, 200);
+        assert!(first.companion.exit().await.success());
+        third.companion.stock("chat", 0).await;
     });
 }

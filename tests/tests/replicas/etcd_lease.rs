@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use penstock_config::Lease;
-use penstock_election::{KnownEnvoy, Report, Role, RoleChange, RoleStatus, Settings};
+use penstock_election::{KnownEnvoy, Pickers, Report, Role, RoleChange, RoleStatus, Settings};
 use penstock_server::election::{self, Election, RoleSink, Status};
 use penstock_server::{Clock, Gone, Reporter};
 use penstock_tests::ports::free_address;
@@ -81,7 +81,7 @@ impl Companion {
     async fn leads_with(&mut self, envoy: u64) -> u64 {
         let (term, _) = self.leads().await;
         let envoys = envoys(envoy);
-        self.reporter.report(Report::Known { term, envoys, pickers: Vec::new() });
+        self.reporter.report(Report::Known { term, envoys, pickers: Pickers::default() });
         term
     }
 }
@@ -142,7 +142,7 @@ fn a_leader_that_dies_is_succeeded_when_filters_ask_and_its_lease_has_expired() 
         let (term, _) = first.leads().await;
         // The Envoys are in the store before the leader dies.
         let before = record(&etcd).await;
-        first.reporter.report(Report::Known { term, envoys: envoys(7), pickers: Vec::new() });
+        first.reporter.report(Report::Known { term, envoys: envoys(7), pickers: Pickers::default() });
         until("the Envoys are written", || async {
             let present = record(&etcd).await;
             if present == before { Err(present) } else { Ok(()) }

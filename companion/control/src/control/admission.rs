@@ -49,7 +49,7 @@ impl Control {
         let Some(context) = self.contexts.get(&key.epoch) else {
             return;
         };
-        let (peer, door) = (context.peer(), context.door);
+        let (peer, door) = (context.peer(), context.origin.door());
         let is_context_full = context.requests.len() >= REQUESTS_MAX;
         if context.requests.contains_key(&key.sequence) || self.aliases.contains(key) {
             return;
@@ -327,7 +327,7 @@ impl Control {
 
     /// The way by which a request came in.
     fn door(&self, key: RequestKey) -> Door {
-        self.contexts.get(&key.epoch).map(|context| context.door).unwrap_or_default()
+        self.contexts.get(&key.epoch).map(|context| context.origin.door()).unwrap_or_default()
     }
 
     /// A request has ended. `false` if it had ended before, as far as is remembered.

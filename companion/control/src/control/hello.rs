@@ -6,7 +6,7 @@ use prost::Message;
 use wire::command::Kind;
 
 use super::Control;
-use crate::ids::{ConnId, Door, EnvoyId, Epoch};
+use crate::ids::{ConnId, EnvoyId, Epoch, Origin};
 use crate::limits::{CONTEXTS_MAX, NODE_CHARS_MAX};
 use crate::observation::SessionNews;
 use crate::pool::PoolInput;
@@ -21,11 +21,12 @@ const UNRECORDED: &str = "its Envoy is new, and the store of leases doesn't answ
 impl Control {
     /// A part of a Hello has arrived. With the last part the session is open.
     pub(super) fn receive_hello(&mut self, now: Instant, conn: ConnId, mut hello: wire::Hello) {
-        // The picker of an earlier leader connects where filters do.
         if hello.picker
             && let Some(session) = self.sessions.get_mut(&conn)
+            && session.origin == Origin::Filter
         {
-            session.door = Door::Picker;
+            // The picker of an earlier leader connects where filters do.
+            session.origin = Origin::EarlierPicker;
         }
         if hello.part == 0 && self.must_ask(conn, &hello) {
             return self.ask(now, conn, &hello);
@@ -42,8 +43,8 @@ impl Control {
             Ok(false) => return,
             Ok(true) => {}
         }
-        let door = session.door;
-        if self.leadership.is_unrecorded(door, hello.envoy) {
+        let origin = session.origin;
+        if self.leadership.is_unrecorded(origin, hello.envoy) {
             return self.close(now, conn, UNRECORDED);
         }
         let Some(version) = common_version(&hello) else {
@@ -66,7 +67,7 @@ impl Control {
             Stage::Greeting(greeting) => greeting,
             Stage::Established(_) | Stage::Asking(_) => return,
         };
-        self.attach(now, conn, epoch, door, &hello);
+        self.attach(now, conn, epoch, origin, &hello);
         self.observe_session(
             conn,
             SessionNews::Opened {
@@ -83,12 +84,12 @@ impl Control {
 
     /// The filter must not list its requests here, or not yet.
     fn must_ask(&self, conn: ConnId, hello: &wire::Hello) -> bool {
-        let door = self.sessions.get(&conn).map_or(Door::Filter, |session| session.door);
+        let origin = self.sessions.get(&conn).map_or(Origin::Filter, |session| session.origin);
         let is_outdated = self.leadership.lease.is_some() && hello.term > self.term();
         hello.probe
             || is_outdated
             || !self.leadership.leads()
-            || self.leadership.is_unrecorded(door, hello.envoy)
+            || self.leadership.is_unrecorded(origin, hello.envoy)
     }
 
     /// Begins dispatch if all expected sessions are open.
@@ -97,7 +98,7 @@ impl Control {
             return;
         };
         // The expected sessions are those of Envoy's workers.
-        let of_filters = self.contexts.values().filter(|context| context.door == Door::Filter);
+        let of_filters = self.contexts.values().filter(|context| context.origin == Origin::Filter);
         let open = of_filters.filter(|context| context.is_open());
         if open.count() >= expected {
             self.is_gathered = true;
@@ -108,16 +109,16 @@ impl Control {
     }
 
     /// The stream belongs to the root context from now on, and replaces its previous stream.
-    fn attach(&mut self, now: Instant, conn: ConnId, epoch: Epoch, door: Door, hello: &wire::Hello) {
+    fn attach(&mut self, now: Instant, conn: ConnId, epoch: Epoch, origin: Origin, hello: &wire::Hello) {
         let envoy = EnvoyId::new(hello.envoy, epoch);
         let is_new = !self.contexts.contains_key(&epoch);
-        let context = self.contexts.entry(epoch).or_insert_with(|| RootContext::new(envoy, door));
+        let context = self.contexts.entry(epoch).or_insert_with(|| RootContext::new(envoy, origin));
         if is_new {
             let node: String = hello.node.chars().take(NODE_CHARS_MAX).collect();
             context.node = node.into();
         }
         let peer_before = context.peer();
-        let door = context.door;
+        let origin = context.origin;
         context.envoy = envoy;
         context.can_requeue = !hello.no_requeue;
         context.stream = hello.stream;
@@ -135,10 +136,10 @@ impl Control {
         }
         self.leadership.has_changed = true;
         if is_new || envoy != peer_before.envoy {
-            self.envoys.add_context(envoy, epoch, door);
+            self.envoys.add_context(envoy, epoch, origin);
         }
         if !is_new && envoy != peer_before.envoy {
-            self.remove_envoy_context(now, peer_before.envoy, epoch, door);
+            self.remove_envoy_context(now, peer_before.envoy, epoch, origin);
         }
         if let Some(replaced) = replaced {
             self.close(now, replaced, REPLACED);
@@ -146,12 +147,18 @@ impl Control {
     }
 
     /// An Envoy has one root context less.
-    pub(super) fn remove_envoy_context(&mut self, now: Instant, envoy: EnvoyId, epoch: Epoch, door: Door) {
+    pub(super) fn remove_envoy_context(
+        &mut self,
+        now: Instant,
+        envoy: EnvoyId,
+        epoch: Epoch,
+        origin: Origin,
+    ) {
         self.leadership.has_changed = true;
-        if door == Door::Filter {
+        if origin == Origin::Filter {
             self.note_filter_left(now);
         }
-        if self.envoys.remove_context(envoy, epoch, door) {
+        if self.envoys.remove_context(envoy, epoch, origin) {
             for pool in self.pools.ids() {
                 self.drive_pool(now, pool, PoolInput::EnvoyLeft(envoy));
             }

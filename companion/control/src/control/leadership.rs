@@ -10,7 +10,7 @@
 mod asking;
 
 use hashbrown::{HashMap, HashSet};
-use penstock_election::{KnownEnvoy, Report, Role, RoleChange, RoleStatus};
+use penstock_election::{KnownEnvoy, Pickers, Report, Role, RoleChange, RoleStatus};
 use penstock_engine::Instant;
 use penstock_wire as wire;
 use wire::command::Kind;
@@ -18,7 +18,7 @@ use wire::command::Kind;
 use super::Control;
 use crate::envoys;
 use crate::event::Output;
-use crate::ids::{ConnId, Door, Epoch, Route};
+use crate::ids::{ConnId, Epoch, Origin, Route};
 use crate::leadership::{
     Asking, FOLLOWED_MAX, HELLOS_WAIT_MAX, Lapse, Lease, PICKER_WAIT, STRANGERS_WAIT, TAKEOVER_WAIT, Takeover,
 };
@@ -58,16 +58,18 @@ impl Control {
             return None;
         }
         let mut envoys: Vec<KnownEnvoy> = self.envoys.known();
-        let mut pickers: Vec<KnownEnvoy> = self.envoys.known_pickers();
+        let mut pickers: Pickers = self.envoys.known_pickers();
         envoys.sort_unstable();
-        pickers.sort_unstable();
+        pickers.own.sort_unstable();
+        pickers.earlier.sort_unstable();
         Some(Report::Known { term: self.term(), envoys, pickers })
     }
 
     pub(super) fn change_leadership(&mut self, now: Instant, change: RoleChange) {
         match change {
-            RoleChange::Lead { term, known, is_last_leader_gone, grants_until } => {
-                self.begin_takeover(now, term, &known, is_last_leader_gone, grants_until)
+            RoleChange::Lead { term, known, pickers, is_last_leader_gone, grants_until } => {
+                let takeover = Takeover::new(now, &known, &pickers, is_last_leader_gone);
+                self.begin_takeover(now, term, takeover, grants_until);
             }
             RoleChange::Renewed { term, grants_until } => self.renew_lease(now, term, grants_until),
             RoleChange::StoreUnreachable { recorded } => self.note_store_unreachable(now, recorded),
@@ -76,27 +78,15 @@ impl Control {
     }
 
     /// This companion has the lease.
-    fn begin_takeover(
-        &mut self,
-        now: Instant,
-        term: u64,
-        known: &[KnownEnvoy],
-        is_last_leader_gone: bool,
-        grants_until: Instant,
-    ) {
+    fn begin_takeover(&mut self, now: Instant, term: u64, takeover: Takeover, grants_until: Instant) {
         if self.leadership.known.is_leader() {
             return;
         }
         let taking_over = RoleStatus { role: Role::TakingOver, term, leader: None };
         let last_leader = core::mem::replace(&mut self.leadership.known, taking_over).leader;
         self.extend_lease(grants_until);
-        self.leadership.takeover = Some(Takeover {
-            since: now,
-            known: known.iter().map(|known| (known.envoy, *known)).collect(),
-            known_contexts: known.iter().map(|known| known.contexts as usize).sum(),
-            is_last_leader_gone,
-            last_leader,
-        });
+        let is_last_leader_gone = takeover.is_last_leader_gone;
+        self.leadership.takeover = Some(Takeover { last_leader, ..takeover });
         // Those that are missing may have gone with the last leader. `startup_wait` may be short where no filters are expected at a start.
         let gone_wait = self.settings.startup_wait.max(wire::limits::STARTUP_WAIT);
         let wait = if is_last_leader_gone { gone_wait } else { TAKEOVER_WAIT };
@@ -190,7 +180,7 @@ impl Control {
     /// The time until which all filters here, and those that have left, are known to follow this companion or none; `None`: there are none.
     /// The sessions of endpoint pickers are no proof: a picker asks the companion of its own process first, whoever leads.
     fn followed_until(&self) -> Option<Instant> {
-        let of_filters = self.contexts.values().filter(|context| context.door == Door::Filter);
+        let of_filters = self.contexts.values().filter(|context| context.origin == Origin::Filter);
         let proofs = of_filters.map(|context| context.followed_at);
         let left_at = self.leadership.lease.as_ref().and_then(|lease| lease.left_at);
         let followed_at = proofs.min().into_iter().chain(left_at).min();
@@ -307,14 +297,14 @@ impl Control {
         for epoch in epochs {
             self.end_credits(now, epoch);
             if let Some(context) = self.contexts.remove(&epoch) {
-                self.remove_envoy_context(now, context.envoy, epoch, context.door);
+                self.remove_envoy_context(now, context.envoy, epoch, context.origin);
             }
             self.aliases.retain(epoch, |_, _, _| false);
         }
         self.is_silent = false;
     }
 
-    /// Leads if all filters of the last leader ask here.
+    /// Leads if all filters of the last leader ask here, and all endpoint pickers that outlive it.
     fn lead_if_followed(&mut self, now: Instant) {
         let Some(takeover) = &self.leadership.takeover else {
             return;
@@ -323,7 +313,9 @@ impl Control {
         if self.sessions.len() < takeover.known_contexts {
             return;
         }
-        let mut missing: HashMap<u64, KnownEnvoy> = takeover.known.clone();
+        let waited_for = takeover.known.iter().chain(&takeover.pickers);
+        let mut missing: HashMap<u64, KnownEnvoy> =
+            waited_for.map(|(envoy, known)| (*envoy, *known)).collect();
         for (_, envoy, epoch) in self.asking() {
             if let Some(known) = missing.get_mut(&envoy) {
                 known.contexts = known.contexts.wrapping_sub(1);

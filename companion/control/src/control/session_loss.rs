@@ -103,7 +103,7 @@ impl Control {
         }
         self.end_credits(now, epoch);
         if let Some(context) = self.contexts.remove(&epoch) {
-            self.remove_envoy_context(now, context.envoy, epoch, context.door);
+            self.remove_envoy_context(now, context.envoy, epoch, context.origin);
         }
         // The filter may come back and report on a request that lives on under a key of another session.
         self.aliases.retain(epoch, |aliases, _, id| aliases.is_open(id));

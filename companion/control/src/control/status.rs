@@ -59,7 +59,7 @@ impl Control {
                 EnvoyId::Process(process) => format!("{process:016x}"),
                 EnvoyId::RootContext(_) => String::new(),
             },
-            door: context.door,
+            door: context.origin.door(),
             open: context.is_open(),
             waiting,
             running: context.requests.len() - waiting,

@@ -117,6 +117,7 @@ impl Companion {
         let change = RoleChange::Lead {
             term,
             known: Vec::new(),
+            pickers: Vec::new(),
             is_last_leader_gone: true,
             grants_until: self.now.after(Duration::from_secs(60)),
         };

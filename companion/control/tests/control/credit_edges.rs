@@ -48,6 +48,7 @@ fn credit_of_leader(seconds: u64) -> World {
     world.handle(Event::Leadership(RoleChange::Lead {
         term: 8,
         known: Vec::new(),
+        pickers: Vec::new(),
         is_last_leader_gone: true,
         grants_until,
     }));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use penstock_control::{Event, Settings};
-use penstock_election::{KnownEnvoy, Report, Role, RoleChange, RoleStatus};
+use penstock_election::{KnownEnvoy, Pickers, Report, Role, RoleChange, RoleStatus};
 use penstock_engine::Instant;
 use penstock_wire as wire;
 use wire::command::Kind;
@@ -47,9 +47,19 @@ impl World {
     }
 
     fn lead_after(&mut self, term: u64, known: &[(u64, u32)], is_last_leader_gone: bool) {
-        let known = known_envoys(known);
+        self.lead_with_pickers(term, known, &[], is_last_leader_gone);
+    }
+
+    fn lead_with_pickers(
+        &mut self,
+        term: u64,
+        known: &[(u64, u32)],
+        pickers: &[KnownEnvoy],
+        is_last_leader_gone: bool,
+    ) {
+        let (known, pickers) = (known_envoys(known), pickers.to_vec());
         let grants_until = self.now.after(60 * SECOND_LONG);
-        self.change(RoleChange::Lead { term, known, is_last_leader_gone, grants_until });
+        self.change(RoleChange::Lead { term, known, pickers, is_last_leader_gone, grants_until });
     }
 
     fn lose_store(&mut self, recorded: &[(u64, u32)]) {
@@ -189,7 +199,7 @@ fn new_leader_grants_when_all_filters_of_the_last_one_have_listed_their_requests
     let envoys = vec![KnownEnvoy { envoy: ENVOY, contexts: 2, digest }];
     assert_eq!(
         world.control.take_known_envoys(),
-        Some(Report::Known { term: 9, envoys, pickers: Vec::new() })
+        Some(Report::Known { term: 9, envoys, pickers: Pickers::default() })
     );
     assert_eq!(world.control.take_known_envoys(), None);
 }
@@ -571,7 +581,18 @@ fn picker(epoch: u64) -> Filter {
     Filter { envoy: 1_000 + epoch, ..filter(epoch) }
 }
 
+/// The worker of the endpoint picker on stream 5.
+const KNOWN_PICKER: KnownEnvoy = KnownEnvoy { envoy: 1_005, contexts: 1, digest: context_digest(5) };
+
 impl World {
+    /// The picker of an earlier leader, on stream 5, asks for the leader.
+    fn probe_of_earlier_picker(&mut self) {
+        self.open(5);
+        let hello = hello(picker(5), Vec::new(), Vec::new());
+        let probe = wire::Hello { picker: true, probe: true, last: false, ..hello };
+        self.send(5, Message::Hello(probe));
+    }
+
     fn open_picker_session(&mut self, conn: u64) {
         self.open_for_picker(conn);
         self.hello(conn, picker(conn), Vec::new(), Vec::new());
@@ -582,12 +603,11 @@ impl World {
 fn own_picker_is_in_the_record_for_a_successor_that_it_follows() {
     let mut world = World::leading();
     world.open_picker_session(5);
-    let report = |pickers: &[KnownEnvoy]| {
-        let (envoys, pickers) = (known_envoys(&[(ENVOY, 1)]), pickers.to_vec());
-        Some(Report::Known { term: 9, envoys, pickers })
+    let report = |own: &[KnownEnvoy]| {
+        let pickers = Pickers { own: own.to_vec(), earlier: Vec::new() };
+        Some(Report::Known { term: 9, envoys: known_envoys(&[(ENVOY, 1)]), pickers })
     };
-    let own = KnownEnvoy { envoy: 1_005, contexts: 1, digest: context_digest(5) };
-    assert_eq!(world.control.take_known_envoys(), report(&[own]));
+    assert_eq!(world.control.take_known_envoys(), report(&[KNOWN_PICKER]));
     world.close(5);
     world.pass_beating(6, &[1]);
     assert_eq!(world.control.take_known_envoys(), report(&[]));
@@ -600,11 +620,11 @@ fn another_companion_s_picker_holds_no_leader_and_follows_the_next() {
     let theirs = wire::Hello { picker: true, ..hello(picker(5), Vec::new(), vec![runs(9)]) };
     world.send(5, Message::Hello(theirs));
     assert_eq!(world.stock(), 1);
-    let known = KnownEnvoy { envoy: 1_005, contexts: 1, digest: context_digest(5) };
     let Some(Report::Known { envoys, pickers, .. }) = world.control.take_known_envoys() else {
         panic!("the leader reports its Envoys");
     };
-    assert_eq!((envoys, pickers), (known_envoys(&[(ENVOY, 1)]), vec![known]));
+    let earlier = Pickers { own: Vec::new(), earlier: vec![KNOWN_PICKER] };
+    assert_eq!((envoys, pickers), (known_envoys(&[(ENVOY, 1)]), earlier));
     // Its end doesn't stop a leader that is without the store of leases.
     let lapses = world.now.after(2 * SECOND_LONG);
     world.renew(lapses);
@@ -705,4 +725,50 @@ fn filters_that_come_to_a_companion_with_a_picker_make_it_lead_at_once() {
     assert!(!world.control.leads());
     world.probe(1, filter(1));
     assert!(world.control.leads());
+}
+
+#[test]
+fn next_leader_counts_what_an_earlier_leader_s_picker_runs_before_it_grants() {
+    // The last leader had filters, or none.
+    for known in [&[(ENVOY, 1)][..], &[]] {
+        let mut world = replicated();
+        world.probe(1, filter(1));
+        world.lead_with_pickers(9, known, &[KNOWN_PICKER], known.is_empty());
+        assert_eq!(world.control.role().role, Role::TakingOver, "the picker is missing");
+        world.probe_of_earlier_picker();
+        assert_eq!(world.control.role().role, Role::Leader);
+        world.hello(1, filter(1), vec![register(1)], Vec::new());
+        assert_eq!(world.take().granted(), [] as [u64; 0], "the picker may run a request");
+        let theirs = wire::Hello { picker: true, ..hello(picker(5), Vec::new(), vec![runs(9)]) };
+        world.send(5, Message::Hello(theirs));
+        assert_eq!(world.take().granted(), [] as [u64; 0], "the only place is taken");
+        world.send(5, completed(9));
+        assert_eq!(world.take().granted(), [1]);
+    }
+}
+
+#[test]
+fn picker_of_an_earlier_leader_that_is_gone_is_waited_for_as_a_filter_is() {
+    let mut world = replicated();
+    world.probe(1, filter(1));
+    world.lead_with_pickers(9, &[(ENVOY, 1)], &[KNOWN_PICKER], false);
+    world.take();
+    world.pass_beating(5, &[1]);
+    assert_eq!(world.take().roles(), []);
+    world.pass_beating(1, &[1]);
+    assert_eq!(world.take().roles(), [(1, &here(9))]);
+}
+
+#[test]
+fn picker_of_an_earlier_leader_does_not_prove_that_the_last_one_is_gone() {
+    // The last leader is cut off from the store of leases, and its filters stay with it.
+    let mut world = replicated();
+    world.lead_with_pickers(9, &[(ENVOY, 1)], &[KNOWN_PICKER], false);
+    world.probe_of_earlier_picker();
+    for _ in 0..23 {
+        let lapses = world.now.after(10 * SECOND_LONG);
+        world.renew(lapses);
+        world.pass_beating(5, &[5]);
+        assert!(!world.control.leads(), "{:?}", world.now);
+    }
 }

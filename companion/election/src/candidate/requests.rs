@@ -83,6 +83,7 @@ impl Candidate {
             term: self.next_term(now),
             leader: self.settings.address.clone(),
             envoys: last.envoys,
+            pickers: last.pickers,
             released: false,
             taking_over_from: in_charge,
         }

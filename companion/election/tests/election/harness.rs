@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use penstock_election::{
-    Answer, Candidate, Holder, Input, KnownEnvoy, Output, Record, Report, Request, RoleChange, Settings, View,
+    Answer, Candidate, Holder, Input, KnownEnvoy, Output, Pickers, Record, Report, Request, RoleChange,
+    Settings, View,
 };
 use penstock_engine::Instant;
 
@@ -77,7 +78,7 @@ impl Bench {
     /// A leader that completed its takeover and has these Envoys.
     pub(crate) fn leader_of(ids: &[u64]) -> (Self, u64) {
         let (mut bench, term) = Self::leader();
-        bench.handle(Report::Known { term, envoys: envoys(ids), pickers: Vec::new() });
+        bench.handle(Report::Known { term, envoys: envoys(ids), pickers: Pickers::default() });
         assert_eq!(bench.written().envoys, envoys(ids));
         bench.done();
         (bench, term)

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use penstock_election::{Answer, Holder, Input, Output, Record, Report, Request, Role, RoleChange, View};
+use penstock_election::{
+    Answer, Holder, Input, Output, Pickers, Record, Report, Request, Role, RoleChange, View,
+};
 
 use crate::harness::{Bench, DURATION, OTHER, OWN, UNIX_MS, envoys, others_record, stand_by};
 
@@ -22,9 +24,12 @@ fn grants_end_two_thirds_of_the_duration_after_the_request_was_sent() {
     bench.pass(SECOND / 2);
     bench.done();
     let grants_until = sent.after(2 * SECOND);
-    let known = Vec::new();
+    let (known, pickers) = (Vec::new(), Vec::new());
     let term = record.term;
-    assert_eq!(bench.roles(), [RoleChange::Lead { term, known, is_last_leader_gone: true, grants_until }]);
+    assert_eq!(
+        bench.roles(),
+        [RoleChange::Lead { term, known, pickers, is_last_leader_gone: true, grants_until }]
+    );
 
     // The renewal is due a third of the duration after the acquisition was sent.
     bench.pass(SECOND / 2 - Duration::from_millis(1));
@@ -41,7 +46,7 @@ fn grants_end_two_thirds_of_the_duration_after_the_request_was_sent() {
 fn leader_whose_envoys_the_store_does_not_know_must_stop_without_the_store() {
     let (mut bench, term) = Bench::leader();
     let envoys = envoys(&[1]);
-    bench.handle(Report::Known { term, envoys, pickers: Vec::new() });
+    bench.handle(Report::Known { term, envoys, pickers: Pickers::default() });
     assert!(matches!(bench.request(), Request::Write { .. }));
     bench.handle(Input::Answered(Answer::Failed));
     assert_eq!(bench.roles(), []);
@@ -52,7 +57,7 @@ fn leader_without_a_filter_that_the_record_names_must_stop_without_the_store() {
     let (mut bench, term) = Bench::leader_of(&[1]);
     let mut envoys = envoys(&[1]);
     envoys[0].contexts -= 1;
-    bench.handle(Report::Known { term, envoys, pickers: Vec::new() });
+    bench.handle(Report::Known { term, envoys, pickers: Pickers::default() });
     assert!(matches!(bench.request(), Request::Write { .. }));
     bench.handle(Input::Answered(Answer::Failed));
     assert_eq!(bench.roles(), []);
@@ -98,14 +103,14 @@ fn a_suspended_process_asks_the_store_again_before_it_calls_it_unreachable() {
 fn one_request_is_outstanding_and_the_latest_envoys_are_written() {
     let (mut bench, term) = Bench::leader();
     for ids in [&[1][..], &[1, 2], &[1, 2, 3]] {
-        bench.handle(Report::Known { term, envoys: envoys(ids), pickers: Vec::new() });
+        bench.handle(Report::Known { term, envoys: envoys(ids), pickers: Pickers::default() });
     }
     assert_eq!(bench.written().envoys, envoys(&[1]));
     bench.done();
     assert_eq!(bench.written().envoys, envoys(&[1, 2, 3]));
     bench.done();
     assert_eq!(bench.outputs(), [], "a write is no renewal, and nothing else changed");
-    bench.handle(Report::Known { term: term - 1, envoys: Vec::new(), pickers: Vec::new() });
+    bench.handle(Report::Known { term: term - 1, envoys: Vec::new(), pickers: Pickers::default() });
     assert_eq!(bench.outputs(), [], "a report of an earlier term");
 }
 
@@ -207,8 +212,11 @@ fn an_acquisition_whose_answer_was_lost_is_completed_by_a_renewal() {
     assert!(matches!(outputs.last(), Some(Output::Request(request)) if renew(request)));
     let grants_until = bench.now().after(2 * SECOND);
     bench.done();
-    let known = Vec::new();
-    assert_eq!(bench.roles(), [RoleChange::Lead { term, known, is_last_leader_gone: true, grants_until }]);
+    let (known, pickers) = (Vec::new(), Vec::new());
+    assert_eq!(
+        bench.roles(),
+        [RoleChange::Lead { term, known, pickers, is_last_leader_gone: true, grants_until }]
+    );
 }
 
 #[test]
@@ -235,7 +243,7 @@ fn a_leader_whose_lease_expired_unused_takes_it_again_without_interruption() {
     let term = term + 1;
     assert_eq!(bench.roles(), [RoleChange::Renewed { term, grants_until }]);
     // Reports of the same leadership with the old term count.
-    bench.handle(Report::Known { term: term - 1, envoys: envoys(&[1, 2]), pickers: Vec::new() });
+    bench.handle(Report::Known { term: term - 1, envoys: envoys(&[1, 2]), pickers: Pickers::default() });
     assert_eq!(bench.written().term, term);
 }
 
@@ -246,8 +254,8 @@ fn a_leader_waits_while_another_one_tries_to_take_over() {
         term: term + 9,
         leader: OTHER.into(),
         envoys: envoys(&[1]),
-        released: false,
         taking_over_from: Some(OWN.into()),
+        ..Record::default()
     };
     bench.observe(Holder::Other, Some(trying.clone()));
     bench.pass(2 * DURATION);
@@ -320,7 +328,7 @@ fn a_leader_that_a_filter_refuses_stops_and_leads_again_only_with_a_higher_term(
 #[test]
 fn a_takeover_is_complete_when_the_control_reports_its_envoys() {
     let (mut bench, record) = Bench::takeover();
-    bench.handle(Report::Known { term: record.term, envoys: envoys(&[7]), pickers: Vec::new() });
+    bench.handle(Report::Known { term: record.term, envoys: envoys(&[7]), pickers: Pickers::default() });
     let written = bench.written();
     assert_eq!(written.taking_over_from, None);
     assert_eq!(written.envoys, envoys(&[7]));
@@ -349,11 +357,12 @@ fn a_leader_that_the_filters_do_not_follow_gives_the_lease_back() {
 }
 
 #[test]
-fn only_a_leader_that_leaves_names_its_picker_to_its_successor() {
-    for (input, ids) in [(Input::Resign, vec![1]), (Input::Leave, vec![1, 5])] {
+fn only_a_leader_that_leaves_names_its_own_picker_to_its_successor() {
+    for (input, ids) in [(Input::Resign, vec![6]), (Input::Leave, vec![6, 5])] {
         let (mut bench, term) = Bench::leader();
-        bench.handle(Report::Known { term, envoys: envoys(&[1]), pickers: envoys(&[5]) });
-        assert_eq!(bench.written().envoys, envoys(&[1]), "the picker of a leader that dies is gone, too");
+        let pickers = Pickers { own: envoys(&[5]), earlier: envoys(&[6]) };
+        bench.handle(Report::Known { term, envoys: envoys(&[1]), pickers });
+        assert_eq!(bench.written().pickers, envoys(&[6]), "the picker of a leader that dies is gone, too");
         bench.done();
         bench.pass(SECOND);
         assert!(renew(&bench.request()));
@@ -362,8 +371,28 @@ fn only_a_leader_that_leaves_names_its_picker_to_its_successor() {
         bench.done();
         let record = bench.released();
         assert!(record.released);
-        assert_eq!(record.envoys, envoys(&ids));
+        assert_eq!((record.envoys, record.pickers), (envoys(&[1]), envoys(&ids)));
     }
+}
+
+#[test]
+fn pickers_of_earlier_leaders_are_named_to_every_successor_and_hold_no_lease() {
+    let mut bench = Bench::new();
+    let record = Record { envoys: Vec::new(), pickers: envoys(&[6]), ..others_record(5) };
+    // The last leader died, and had no filters: nothing but the lease let it grant.
+    bench.observe(Holder::None, Some(record));
+    let record = bench.acquisition();
+    assert_eq!(
+        (&record.pickers, record.taking_over_from),
+        (&envoys(&[6]), None),
+        "for the next, if this one fails"
+    );
+    bench.done();
+    let roles = bench.roles();
+    let [RoleChange::Lead { known, pickers, is_last_leader_gone: true, .. }] = &roles[..] else {
+        panic!("{roles:?}");
+    };
+    assert_eq!((known, pickers), (&Vec::new(), &envoys(&[6])));
 }
 
 #[test]
@@ -381,7 +410,7 @@ fn a_companion_that_resigns_stops_granting_and_then_releases_the_lease() {
     bench.done();
     assert!(bench.candidate.is_done());
     bench.handle(Report::Wanted);
-    bench.handle(Report::Known { term, envoys: envoys(&[1]), pickers: Vec::new() });
+    bench.handle(Report::Known { term, envoys: envoys(&[1]), pickers: Pickers::default() });
     bench.pass(2 * DURATION);
     assert_eq!(bench.outputs(), []);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_election::{Holder, Input, Output, Record, Report, Request, prefers};
+use penstock_election::{Holder, Input, Output, Pickers, Record, Report, Request, prefers};
 
 use crate::harness::*;
 
@@ -105,7 +105,7 @@ fn a_leader_leaves_a_pool_to_a_preferred_companion_and_takes_it_back_when_that_i
     let (mut bench, term) = Bench::leader_of_pool(&pool_of(OTHER, OWN));
     let yields = |bench: &Bench, to: &str| bench.candidate().yields_to(bench.now(), to);
     assert!(!yields(&bench, OTHER), "its takeover isn't complete");
-    bench.handle(Report::Known { term, envoys: envoys(&[1]), pickers: Vec::new() });
+    bench.handle(Report::Known { term, envoys: envoys(&[1]), pickers: Pickers::default() });
     bench.outputs();
     bench.done();
     assert!(yields(&bench, OTHER));
@@ -123,7 +123,7 @@ fn a_leader_leaves_a_pool_to_a_preferred_companion_and_takes_it_back_when_that_i
     bench.pass(Duration::from_millis(1) + DURATION / 30);
     let record = bench.acquisition();
     bench.done();
-    bench.handle(Report::Known { term: record.term, envoys: Vec::new(), pickers: Vec::new() });
+    bench.handle(Report::Known { term: record.term, envoys: Vec::new(), pickers: Pickers::default() });
     bench.outputs();
     bench.done();
     renew_for(&mut bench, YIELD_WAIT - 2 * DURATION);
@@ -140,7 +140,7 @@ fn a_leader_of_all_pools_or_of_a_pool_that_prefers_it_stays() {
     of_all.handle(Input::Yield { to: OTHER.into() });
     assert_eq!(of_all.outputs(), []);
     let (mut preferred, term) = Bench::leader_of_pool(&pool_of(OWN, OTHER));
-    preferred.handle(Report::Known { term, envoys: envoys(&[1]), pickers: Vec::new() });
+    preferred.handle(Report::Known { term, envoys: envoys(&[1]), pickers: Pickers::default() });
     preferred.outputs();
     preferred.done();
     preferred.handle(Input::Yield { to: OTHER.into() });

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 use penstock_election::{
-    Answer, Candidate, Holder, Input, KnownEnvoy, Output, Record, Report, Request, Role, RoleChange,
+    Answer, Candidate, Holder, Input, KnownEnvoy, Output, Pickers, Record, Report, Request, Role, RoleChange,
     Settings, View,
 };
 use penstock_engine::Instant;
@@ -347,7 +347,7 @@ impl World {
         } else {
             let envoy = self.rng.random();
             let envoys = vec![KnownEnvoy { envoy, contexts: 1, digest: 7 }];
-            self.input(node, Report::Known { term, envoys, pickers: Vec::new() });
+            self.input(node, Report::Known { term, envoys, pickers: Pickers::default() });
         }
     }
 
@@ -489,7 +489,7 @@ impl World {
                 let envoy = self.rng.random();
                 let envoys = vec![KnownEnvoy { envoy, contexts: 1, digest: 7 }];
                 if self.runs(node, process) {
-                    self.input(node, Report::Known { term, envoys, pickers: Vec::new() });
+                    self.input(node, Report::Known { term, envoys, pickers: Pickers::default() });
                 }
             }
         }

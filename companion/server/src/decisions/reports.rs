@@ -90,7 +90,7 @@ impl Reporter {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
-    use penstock_election::KnownEnvoy;
+    use penstock_election::{KnownEnvoy, Pickers};
 
     use super::*;
 
@@ -101,7 +101,7 @@ mod tests {
         let known = |envoy| Report::Known {
             term: 3,
             envoys: vec![KnownEnvoy { envoy, contexts: 1, digest: 7 }],
-            pickers: Vec::new(),
+            pickers: Pickers::default(),
         };
         for report in [
             Report::Wanted,

@@ -261,8 +261,9 @@ async fn watch_forever<S: LeaseStore>(
 
 fn log(pool: Option<&str>, change: &RoleChange, was_leader: bool) {
     match change {
-        RoleChange::Lead { term, known, .. } => {
-            tracing::info!(pool, term, envoys = known.len(), "this companion leads");
+        RoleChange::Lead { term, known, pickers, .. } => {
+            let (envoys, pickers) = (known.len(), pickers.len());
+            tracing::info!(pool, term, envoys, pickers, "this companion leads");
         }
         RoleChange::StandBy { leader, term } => {
             let leader = leader.as_deref().unwrap_or("none known");

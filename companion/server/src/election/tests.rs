@@ -1,6 +1,6 @@
 //! The election of two companions with a lease in a file.
 
-use penstock_election::{KnownEnvoy, Report, Role};
+use penstock_election::{KnownEnvoy, Pickers, Report, Role};
 
 use super::*;
 
@@ -67,7 +67,7 @@ async fn a_standby_leads_as_soon_as_the_leader_ends() {
 
     let envoys = vec![KnownEnvoy { envoy: 7, contexts: 2, digest: 7 }];
     let known = envoys.clone();
-    first.reporter.report(Report::Known { term, envoys, pickers: Vec::new() });
+    first.reporter.report(Report::Known { term, envoys, pickers: Pickers::default() });
     let renewed = |change| matches!(change, RoleChange::Renewed { .. }).then_some(());
     first.until(renewed).await;
     // Without a release: the lock is free, so the process is gone.

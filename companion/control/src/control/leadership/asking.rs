@@ -6,7 +6,7 @@ use penstock_wire as wire;
 use wire::command::Kind;
 
 use super::Control;
-use crate::ids::{ConnId, Door, Epoch};
+use crate::ids::{ConnId, Epoch, Origin};
 use crate::leadership::{Asking, Lapse};
 use crate::session::{Session, Stage};
 
@@ -16,7 +16,7 @@ impl Control {
         let Some(session) = self.sessions.get_mut(&conn) else {
             return;
         };
-        let door = session.door;
+        let origin = session.origin;
         session.stage = Stage::Asking(Asking {
             epoch: Epoch::new(hello.epoch_hi, hello.epoch_lo),
             envoy: hello.envoy,
@@ -33,7 +33,7 @@ impl Control {
             // The next leader will call it.
             role = wire::Role::default();
         }
-        if self.leadership.is_unrecorded(door, hello.envoy) {
+        if self.leadership.is_unrecorded(origin, hello.envoy) {
             // The filter is called when the lease is renewed. Until then it stays, as at a companion that takes over: if it asked
             // another companion for long enough, that one would lead beside this one.
             role = wire::Role { term: self.term(), ..wire::Role::default() };
@@ -82,10 +82,10 @@ impl Control {
         called
     }
 
-    /// A filter asks for the leader. The companion's own endpoint picker asks whoever leads, so it tells nothing about the last leader.
+    /// A filter asks for the leader. Endpoint pickers ask whoever leads, so they tell nothing about the last leader.
     pub(super) fn is_asked_by_filter(&self) -> bool {
         let is_asking = |session: &Session| matches!(session.stage, Stage::Asking(_));
-        self.sessions.values().any(|session| session.door == Door::Filter && is_asking(session))
+        self.sessions.values().any(|session| session.origin == Origin::Filter && is_asking(session))
     }
 
     /// The streams, Envoys and root contexts of the filters that ask for the leader, in order of the streams.

@@ -222,6 +222,7 @@ impl Takeover {
         let change = RoleChange::Lead {
             term: 2,
             known: known.collect(),
+            pickers: Vec::new(),
             is_last_leader_gone: false,
             grants_until: self.now.after(Duration::from_secs(3_600)),
         };
