@@ -284,7 +284,10 @@ impl Autopilot {
     /// A request went to another endpoint than it was granted. The time of that isn't known, so it is load there, and nothing
     /// is learned from its times.
     pub fn moved(&mut self, now: Instant, id: RequestId, endpoint: EndpointId) {
-        let (Some(request), Some(&index)) = (self.in_flight.get_mut(&id), self.indices.get(&endpoint)) else {
+        let Some(&index) = self.indices.get(&endpoint) else {
+            return self.dropped(now, id);
+        };
+        let Some(request) = self.in_flight.get_mut(&id) else {
             return;
         };
         if request.endpoint == index {
@@ -485,6 +488,18 @@ impl Autopilot {
     /// The requests that are in flight, in no order.
     pub fn in_flight(&self) -> impl Iterator<Item = RequestId> {
         self.in_flight.keys().copied()
+    }
+
+    /// The request is in flight at an endpoint that is followed here.
+    #[must_use]
+    pub fn is_in_flight(&self, id: RequestId) -> bool {
+        self.in_flight.contains_key(&id)
+    }
+
+    /// The endpoint is listed, or was until its last request ends.
+    #[must_use]
+    pub fn follows(&self, endpoint: EndpointId) -> bool {
+        self.indices.contains_key(&endpoint)
     }
 
     /// The load of every endpoint agrees with the requests in flight, and its overlap tracker and the queues of requests that haven't begun

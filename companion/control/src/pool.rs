@@ -323,6 +323,12 @@ impl Pool {
         (self.endpoints.is_listed(id) || self.engine.has_endpoint(id)).then_some(id)
     }
 
+    /// The endpoint at an address at which a filter runs a request. One that isn't known is kept for that request, as one that was removed:
+    /// discovery lists it no more, or hasn't answered since this companion started. `None`: it is no address.
+    fn endpoint_in_use(&mut self, address: &str) -> Option<EndpointId> {
+        self.endpoint(address).or_else(|| self.endpoints.keep(address))
+    }
+
     fn observe(&mut self, observation: Observation) {
         self.effects.push_back(PoolEffect::Observe(observation));
     }

@@ -23,12 +23,13 @@ use crate::observation::{Decided, Dropped, RequestNews};
 use crate::registration::{Arrival, Registration, Running};
 
 impl Pool {
-    /// A request comes in. A request that runs at an address of another pool is not taken.
+    /// A request comes in.
     pub(super) fn register(&mut self, now: Instant, registering: &Registering<'_>) {
         let &Registering { id, registration, peer, arrival, has_outcome, .. } = registering;
         let running = arrival.running();
-        let runs_at = running.and_then(|running| Some((self.endpoint(running.endpoint)?, running)));
+        let runs_at = running.and_then(|running| Some((self.endpoint_in_use(running.endpoint)?, running)));
         if running.is_some() && runs_at.is_none() {
+            // No filter names anything but an address.
             return;
         }
         let mut labels = self.labels(now, registering);
@@ -227,10 +228,15 @@ impl Pool {
         let id = request.id;
         self.engine.handle(now, Input::Adopt { request, endpoint });
         self.record_start(id, false);
+        self.follow(now, id, endpoint);
+        self.apply_decisions(now, None);
+    }
+
+    /// The autopilot follows a request from now on, if it follows this endpoint.
+    pub(super) fn follow(&mut self, now: Instant, id: RequestId, endpoint: EndpointId) {
         if let Some(granted) = self.expected_usage(id, endpoint) {
             self.autopilot.adopted(now, id, granted);
         }
-        self.apply_decisions(now, None);
     }
 
     /// Another companion had the prompt of this request computed at an endpoint of its own.
@@ -269,7 +275,7 @@ impl Pool {
         registration: &Registration<'_>,
         running: Running<'_>,
     ) {
-        let endpoint = self.endpoint(running.endpoint);
+        let endpoint = self.endpoint_in_use(running.endpoint);
         let address = self.endpoints.share(running.endpoint);
         let granted_at = now.before(running.age);
         let Some(request) = self.requests.get_mut(&id) else {
@@ -296,13 +302,13 @@ impl Pool {
                 self.prefills_at(now, id, running);
                 self.has_come_to(now, id, running);
             }
-            // It runs at an address that this pool doesn't have, so it only leaves the queue.
-            None => self.runs_elsewhere(now, id, waited),
+            // No filter names anything but an address.
+            None => self.runs_nowhere(now, id, waited),
         }
     }
 
-    /// A request that waits here runs at an address that this pool doesn't have.
-    fn runs_elsewhere(&mut self, now: Instant, id: RequestId, waited: Duration) {
+    /// A request that waits here runs, it isn't known where: it only leaves the queue.
+    fn runs_nowhere(&mut self, now: Instant, id: RequestId, waited: Duration) {
         let Some(request) = self.requests.get(&id) else {
             return;
         };
@@ -361,7 +367,7 @@ impl Pool {
                 }
             }
             (Some(_), Arrival::Running(running)) => {
-                let Some(endpoint) = self.endpoint(running.endpoint) else {
+                let Some(endpoint) = self.endpoint_in_use(running.endpoint) else {
                     return self.settle(now, id, Service::Nothing);
                 };
                 let stage = Stage::adopted(self.endpoints.address(endpoint), now.before(running.age));
@@ -392,7 +398,7 @@ impl Pool {
         }
         // The message that named its endpoint may have been lost with the last stream.
         if self.requests.contains_key(&id)
-            && let Some(endpoint) = self.endpoint(running.endpoint)
+            && let Some(endpoint) = self.endpoint_in_use(running.endpoint)
         {
             self.sent_to(now, id, endpoint);
         }

@@ -2,6 +2,7 @@
 
 use hashbrown::HashMap;
 use penstock_engine::ModelName;
+use penstock_engine::input::RequestId;
 
 use super::Pool;
 use crate::audit::{AuditError, holds, same};
@@ -24,7 +25,11 @@ impl Pool {
             "a request that the autopilot has in flight is granted",
             known.all(|id| self.requests.get(&id).is_some_and(|request| !request.is_waiting())),
         )?;
-        same("requests that the autopilot has in flight", self.autopilot.in_flight().count(), in_flight)?;
+        let is_followed = |id: &RequestId| {
+            self.engine.endpoint_of(*id).is_some_and(|endpoint| self.autopilot.follows(endpoint))
+        };
+        let followed = self.requests.keys().filter(|id| is_followed(id)).count() as u64;
+        same("requests that the autopilot has in flight", self.autopilot.in_flight().count(), followed)?;
         holds("the autopilot's endpoints add up to what it has in flight", self.autopilot.audit())?;
         holds("the credits add up", self.credits.audit())?;
         let given = snapshot.endpoints.iter().filter(|endpoint| endpoint.credit > 0);

@@ -1,8 +1,9 @@
 //! The endpoints of one pool: by address in the configuration, by number in the engine.
 //!
-//! An address keeps its number while it is listed, and after that as long as a request runs there. Then the number is free
+//! An address keeps its number while it is listed, and also before and after that as long as a request runs there. Then the number is free
 //! for another address.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -149,6 +150,11 @@ impl Endpoints {
         self.ids.len() > self.unlisted
     }
 
+    /// Requests run at endpoints that aren't listed.
+    pub(super) const fn any_unlisted(&self) -> bool {
+        self.unlisted > 0
+    }
+
     /// A listed endpoint has taints.
     pub(super) const fn any_tainted(&self) -> bool {
         self.tainted > 0
@@ -171,7 +177,7 @@ impl Endpoints {
         let mut change = ListChange::default();
         let mut is_kept = vec![false; self.slots.len()];
         for endpoint_settings in settings {
-            let (id, is_new) = self.place(endpoint_settings);
+            let (id, is_new) = self.place(&endpoint_settings.address);
             if index(id) >= is_kept.len() {
                 is_kept.resize(index(id) + 1, false);
             }
@@ -230,20 +236,22 @@ impl Endpoints {
         true
     }
 
+    /// The number of an address where a request runs. If the address isn't known, it is kept, and not listed. `None`: it is no address.
+    pub(super) fn keep(&mut self, address: &str) -> Option<EndpointId> {
+        address.parse::<SocketAddr>().ok()?;
+        let (id, _) = self.place(address);
+        Some(id)
+    }
+
     /// The number of an address, and whether the address isn't listed yet.
-    fn place(&mut self, settings: &EndpointSettings) -> (EndpointId, bool) {
-        if let Some(id) = self.id(&settings.address) {
+    fn place(&mut self, address: &str) -> (EndpointId, bool) {
+        if let Some(id) = self.id(address) {
             return (id, !self.is_listed(id));
         }
         let endpoint = Endpoint {
-            address: settings.address.as_str().into(),
+            address: address.into(),
             is_listed: false,
-            state: EndpointState {
-                ready: false,
-                weight: settings.weight,
-                batched_tokens_max: settings.max_batched_tokens,
-                role: settings.role,
-            },
+            state: EndpointState { ready: false, ..EndpointState::default() },
             is_healthy: false,
             is_asleep: false,
             process: ServerProcess::default(),
@@ -252,7 +260,7 @@ impl Endpoints {
             served: 0,
             last_failed_with: None,
             variant: Box::default(),
-            max_batch: settings.max_batch,
+            max_batch: 0,
             taints: Box::default(),
             scraped: None,
         };

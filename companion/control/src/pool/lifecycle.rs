@@ -169,7 +169,11 @@ impl Pool {
 
     /// The request runs at this endpoint, whatever was granted.
     pub(super) fn sent_to(&mut self, now: Instant, id: RequestId, endpoint: EndpointId) {
-        self.autopilot.moved(now, id, endpoint);
+        if self.autopilot.is_in_flight(id) {
+            self.autopilot.moved(now, id, endpoint);
+        } else {
+            self.follow(now, id, endpoint);
+        }
         self.decide(now, Input::Sent { id, endpoint });
     }
 

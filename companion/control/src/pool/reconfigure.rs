@@ -70,10 +70,14 @@ impl Pool {
         endpoints: &[EndpointSettings],
         pending: &[PendingServers],
     ) {
+        let were_any_unlisted = self.endpoints.any_unlisted();
         let ListChange { mut relisted, is_eligibility_changed } = self.endpoints.relist(endpoints);
         self.autopilot.relist(now, &self.endpoints.for_autopilot(gate), pending);
         for (id, state) in &relisted.listed {
             self.autopilot.ready(now, *id, state.ready);
+        }
+        if were_any_unlisted {
+            self.follow_unfollowed(now);
         }
         if is_eligibility_changed && self.engine.waiting() > 0 {
             relisted.amended = self.amended_waiting(now);
@@ -82,6 +86,17 @@ impl Pool {
             self.decide(now, Input::Relist(Box::new(relisted)));
         }
         self.forget_unlisted();
+    }
+
+    /// The autopilot follows requests at endpoints that weren't listed when these requests became known.
+    fn follow_unfollowed(&mut self, now: Instant) {
+        let unfollowed = self.requests.keys().filter(|id| !self.autopilot.is_in_flight(**id));
+        let mut unfollowed: Vec<(RequestId, EndpointId)> =
+            unfollowed.filter_map(|id| Some((*id, self.engine.endpoint_of(*id)?))).collect();
+        unfollowed.sort_unstable();
+        for (id, endpoint) in unfollowed {
+            self.follow(now, id, endpoint);
+        }
     }
 
     /// Forgets endpoints that aren't listed and where the last request has ended. Takes constant time if there is none.

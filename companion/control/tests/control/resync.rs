@@ -37,13 +37,44 @@ fn running_requests_are_adopted_above_the_bound_and_waiting_ones_queue_behind_th
 }
 
 #[test]
-fn a_request_that_runs_at_an_unknown_address_is_not_counted() {
+fn a_request_that_runs_at_an_address_that_is_not_listed_is_counted_and_takes_no_place() {
     let mut world = World::new();
-    let elsewhere = wire::Running { endpoint: "127.0.0.9:1".into(), ..runs(1) };
-    world.open_session(1, 1, Vec::new(), vec![elsewhere]);
-    assert_eq!(world.take().outcomes, []);
+    let elsewhere = wire::Running { endpoint: THIRD.into(), ..runs(1) };
+    world.open_session(1, 1, vec![register(2)], vec![elsewhere]);
+    assert_eq!(world.take().granted(), [2], "at the server that is listed");
+    let snapshot = |world: &World| world.control.status(world.now).pools[0].snapshot.clone();
+    assert_eq!((snapshot(&world).stock, snapshot(&world).draining_stock), (1, 1));
+    world.send(1, completed(2));
+    world.send(1, completed_at(1, THIRD));
+    assert_eq!(snapshot(&world).draining_stock, 0);
+    assert_eq!(world.control.status(world.now).pools[0].addresses.len(), 1, "the address is forgotten");
     assert!(world.control.is_idle());
-    assert_eq!(world.control.status(world.now).pools[0].snapshot.counters.arrivals, 0);
+}
+
+#[test]
+fn what_runs_at_a_server_counts_as_soon_as_discovery_lists_it() {
+    let mut world = World::with(settings_of(&[]));
+    world.open_session(1, 1, vec![register(2)], vec![runs(1)]);
+    let mut waits = || {
+        world.handle(Event::Settings(Box::new(settings_of(&[SERVER]))));
+        assert_eq!(world.take().granted(), [] as [u64; 0], "the only place is taken");
+        assert_eq!((world.stock(), world.waiting()), (1, 1));
+    };
+    waits();
+    world.send(1, completed(1));
+    assert_eq!(world.take().granted(), [2]);
+}
+
+#[test]
+fn a_running_request_that_names_no_address_is_not_taken() {
+    let mut world = World::new();
+    for nowhere in ["", "server", "127.0.0.9"] {
+        let nowhere = wire::Running { endpoint: nowhere.into(), ..runs(1) };
+        world.open_session(1, 1, Vec::new(), vec![nowhere]);
+        assert_eq!(world.take().outcomes, []);
+        assert!(world.control.is_idle());
+        world.close(1);
+    }
 }
 
 #[test]
