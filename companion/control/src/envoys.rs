@@ -9,7 +9,7 @@ use crate::ids::{EnvoyId, Epoch, Origin};
 #[derive(Debug, Default)]
 pub(crate) struct Envoys(HashMap<EnvoyId, Contexts>);
 
-/// The root contexts of one Envoy, by origin. Those of endpoint pickers are in an Envoy of their own, their process.
+/// The root contexts of one Envoy, by origin. Each worker of an endpoint picker counts as an Envoy.
 #[derive(Clone, Copy, Debug, Default)]
 struct Contexts {
     filters: Group,
@@ -55,7 +55,7 @@ impl Envoys {
         self.by_process(|contexts| contexts.filters)
     }
 
-    /// The processes of endpoint pickers whose workers have sessions here.
+    /// The workers of endpoint pickers that have sessions here.
     pub(crate) fn known_pickers(&self) -> Pickers {
         Pickers {
             own: self.by_process(|contexts| contexts.own_picker),

@@ -5,7 +5,7 @@ use core::time::Duration;
 /// Envoys of a record. A control has at most so many root contexts. The record stays below 256 KiB as JSON, the limit of
 /// the annotations of a Kubernetes object.
 pub const ENVOYS_MAX: usize = 4_096;
-/// Endpoint pickers of earlier leaders in a record. They are in the limit of [`ENVOYS_MAX`].
+/// Workers of earlier leaders' endpoint pickers in a record. The record stays below the limit of [`ENVOYS_MAX`] with them.
 pub const PICKERS_MAX: usize = 128;
 /// The leader grants for this part of the lease's duration after it sent the last successful request. The rest covers
 /// clocks whose rates differ.

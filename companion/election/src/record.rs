@@ -31,7 +31,7 @@ impl From<KnownEnvoy> for (u64, u32, u64) {
     }
 }
 
-/// The endpoint pickers with sessions at a leader. Each is the process of a companion.
+/// The endpoint pickers with sessions at a leader. Each of a picker's workers counts as an Envoy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pickers {
     /// The leader's own, which ends with it.

@@ -33,5 +33,7 @@ pub(crate) const CONNECTION_WINDOW: u32 = 64 << 20;
 pub(crate) const FRAMES: usize = 4_096;
 /// How long a companion without streams that leaves waits until its workers follow the next leader.
 pub(crate) const FOLLOW_MAX: Duration = Duration::from_secs(1);
+/// Between two lines in the log of a picker that waits for its streams to end.
+pub(crate) const LOG_PAUSE: Duration = Duration::from_secs(10);
 /// Connections that wait for their worker.
 pub(crate) const CONNECTIONS: usize = 1_024;

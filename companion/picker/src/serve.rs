@@ -1,5 +1,6 @@
 //! Listens for gateways, deals their connections to the workers' threads, and reports health.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::TcpStream as StdStream;
 use std::pin::pin;
@@ -24,7 +25,7 @@ use crate::availability::Availability;
 use crate::certificate::{self, Certificate};
 use crate::generated::external_processor_server::{ExternalProcessorServer, SERVICE_NAME};
 use crate::limits::{
-    CONNECTION_STREAMS_MAX, CONNECTION_WINDOW, CONNECTIONS, EVENTS, FOLLOW_MAX, MESSAGE_OVERHEAD,
+    CONNECTION_STREAMS_MAX, CONNECTION_WINDOW, CONNECTIONS, EVENTS, FOLLOW_MAX, LOG_PAUSE, MESSAGE_OVERHEAD,
     RESET_STREAMS_MAX, STREAM_WINDOW, WORKERS_MAX,
 };
 use crate::service::Service;
@@ -108,7 +109,7 @@ pub async fn serve(settings: Settings, shutdown: impl Future<Output = ()>) -> Re
         config: config(settings.policy, settings.node),
         clock: Clock::start(),
         data: WorkersData::default(),
-        shared,
+        shared: shared.clone(),
         address: settings.address,
         companion: settings.companion,
         leaves: settings.leaves.clone(),
@@ -144,10 +145,10 @@ pub async fn serve(settings: Settings, shutdown: impl Future<Output = ()>) -> Re
     for service in [LIVENESS, READINESS, SERVICE_NAME] {
         reporter.clear_service_status(service).await;
     }
-    let mut ends = Vec::new();
-    for thread in threads {
-        ends.extend(thread.served().await?);
-    }
+    let ends = tokio::select! {
+        ends = served(threads) => ends?,
+        never = log_open_streams(&shared) => match never {},
+    };
     if *settings.leaves.borrow() {
         follow(following, count).await;
     }
@@ -157,6 +158,29 @@ pub async fn serve(settings: Settings, shutdown: impl Future<Output = ()>) -> Re
         checks.abort();
     }
     Ok(())
+}
+
+/// Returns when all connections of all threads have ended.
+async fn served(threads: Vec<WorkerThread>) -> Result<Vec<End>, Error> {
+    let mut ends = Vec::new();
+    for thread in threads {
+        ends.extend(thread.served().await?);
+    }
+    Ok(ends)
+}
+
+/// Tells a person who watches the process end what it waits for.
+async fn log_open_streams(shared: &Shared) -> Infallible {
+    loop {
+        let requests = shared.open_streams();
+        if requests > 0 {
+            tracing::info!(
+                requests,
+                "endpoint picker: takes no new requests, and waits for those that it has"
+            );
+        }
+        tokio::time::sleep(LOG_PAUSE).await;
+    }
 }
 
 /// Returns when all workers follow the next leader, or soon after.
@@ -381,7 +405,7 @@ impl WorkerThread {
                         Sessions::new(common.address.clone(), common.companion.clone(), to_worker.clone()),
                         common.leaves.clone(),
                     );
-                    let worker = Handle::new(to_worker);
+                    let worker = Handle::new(to_worker, &common.shared);
                     let serving = incoming.into_iter().map(|incoming| {
                         tokio::spawn(serve_connections(
                             common.clone(),

@@ -32,6 +32,8 @@ pub(crate) struct Handle {
     events: mpsc::Sender<Event>,
     last_id: Arc<AtomicU32>,
     open: Arc<AtomicUsize>,
+    /// Open streams of all workers.
+    open_in_all: Arc<AtomicUsize>,
 }
 
 /// The worker has ended, because the companion does.
@@ -46,8 +48,9 @@ pub(crate) struct OpenStream {
 
 impl Handle {
     /// A handle whose events arrive at the other end.
-    pub(crate) fn new(events: mpsc::Sender<Event>) -> Self {
-        Self { events, last_id: Arc::default(), open: Arc::default() }
+    pub(crate) fn new(events: mpsc::Sender<Event>, shared: &Shared) -> Self {
+        let open_in_all = shared.open_streams.clone();
+        Self { events, last_id: Arc::default(), open: Arc::default(), open_in_all }
     }
 
     /// Opens a stream whose answers go to `out`. `None`: the worker has as many as it may have.
@@ -56,6 +59,7 @@ impl Handle {
             return Ok(None);
         }
         self.open.fetch_add(1, Ordering::Relaxed);
+        self.open_in_all.fetch_add(1, Ordering::Relaxed);
         let id = self.last_id.fetch_add(1, Ordering::Relaxed);
         let stream = OpenStream { id, handle: self.clone() };
         self.send(Event::StreamOpened(id, out, pool)).await?;
@@ -83,6 +87,7 @@ impl OpenStream {
 impl Drop for OpenStream {
     fn drop(&mut self) {
         self.handle.open.fetch_sub(1, Ordering::Relaxed);
+        self.handle.open_in_all.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -133,6 +138,7 @@ pub(crate) struct Seat {
 pub(crate) struct Shared {
     /// Bytes of request bodies in all streams.
     body_bytes: Arc<AtomicUsize>,
+    open_streams: Arc<AtomicUsize>,
     /// Workers whose sessions are open.
     connected: watch::Sender<usize>,
     /// Workers whose sessions are open with another companion.
@@ -142,11 +148,16 @@ pub(crate) struct Shared {
 impl Default for Shared {
     fn default() -> Self {
         let [connected, following] = core::array::from_fn(|_| watch::Sender::new(0));
-        Self { body_bytes: Arc::default(), connected, following }
+        Self { body_bytes: Arc::default(), open_streams: Arc::default(), connected, following }
     }
 }
 
 impl Shared {
+    /// The number of open streams of all workers.
+    pub(crate) fn open_streams(&self) -> usize {
+        self.open_streams.load(Ordering::Relaxed)
+    }
+
     /// The number of workers whose sessions are open.
     pub(crate) fn connected(&self) -> watch::Receiver<usize> {
         self.connected.subscribe()

@@ -91,9 +91,11 @@ fn the_only_companion_serves_filters_as_long_and_leaves_them_to_the_next_one() {
         let third = gateway.spawn(ClientRequest::chat("m", "picker"));
         gateway.companion.waiting("chat", 2).await;
         gateway.companion.signal(libc::SIGTERM);
-        until("it has noticed", || async {
+        until("it says what it waits for", || async {
             let log = gateway.companion.log();
-            if log.contains("takes no new requests") { Ok(()) } else { Err(log) }
+            let says =
+                |line: &str| line.contains("waits for those that it has") && line.contains("requests=2");
+            if log.lines().any(says) { Ok(()) } else { Err(log) }
         })
         .await;
         call.answer();
