@@ -205,11 +205,29 @@ impl Autopilot {
     /// A request runs already, by the grant of another companion. The start of its decoding isn't known, so it is load, and
     /// nothing is learned from its times.
     pub fn adopted(&mut self, now: Instant, id: RequestId, granted: ExpectedUsage) {
-        self.dropped(now, id);
-        self.record_activity(now);
-        let Some(&index) = self.indices.get(&granted.endpoint) else {
+        let Some(index) = self.found(now, id, granted) else {
             return;
         };
+        // What another companion granted was no more than its bound.
+        let endpoint = &mut self.endpoints[index];
+        let present = endpoint.present();
+        endpoint.search.start_from(now, present.sequences, &present);
+        if self.gates {
+            self.has_adopted = true;
+            self.judge_by(Some(now));
+        }
+    }
+
+    /// A request that isn't in flight here runs at an endpoint that is followed. It is load, and nothing is learned from its times.
+    pub fn came_to(&mut self, now: Instant, id: RequestId, granted: ExpectedUsage) {
+        self.found(now, id, granted);
+    }
+
+    /// The index of the endpoint, if it is followed.
+    fn found(&mut self, now: Instant, id: RequestId, granted: ExpectedUsage) -> Option<usize> {
+        self.dropped(now, id);
+        self.record_activity(now);
+        let index = *self.indices.get(&granted.endpoint)?;
         let mut request = InFlight::new(index, now, &granted);
         request.is_whole = false;
         let endpoint = &mut self.endpoints[index];
@@ -223,13 +241,8 @@ impl Autopilot {
         );
         endpoint.overlap_tracker.set_sequences(id.0, request.sequences);
         endpoint.add(&request);
-        let present = endpoint.present();
-        endpoint.search.start_from(now, present.sequences, &present);
         self.in_flight.insert(id, request);
-        if self.gates {
-            self.has_adopted = true;
-            self.judge_by(Some(now));
-        }
+        Some(index)
     }
 
     /// A request is reported that its filter admitted by credit. It is demand, and nothing is learned from its times.
@@ -282,7 +295,7 @@ impl Autopilot {
     }
 
     /// A request went to another endpoint than it was granted. The time of that isn't known, so it is load there, and nothing
-    /// is learned from its times.
+    /// is learned from its times. If that endpoint isn't followed, the request isn't any more.
     pub fn moved(&mut self, now: Instant, id: RequestId, endpoint: EndpointId) {
         let Some(&index) = self.indices.get(&endpoint) else {
             return self.dropped(now, id);
@@ -496,7 +509,7 @@ impl Autopilot {
         self.in_flight.contains_key(&id)
     }
 
-    /// The endpoint is listed, or was until its last request ends.
+    /// The endpoint is listed, or it was and hasn't been forgotten since.
     #[must_use]
     pub fn follows(&self, endpoint: EndpointId) -> bool {
         self.indices.contains_key(&endpoint)

@@ -148,7 +148,7 @@ pub(crate) const FOLLOWED_MAX: Duration = Duration::from_secs(5);
 pub(crate) const TAKEOVER_WAIT: Duration = Duration::from_secs(6);
 /// How long filters that the last leader didn't know must ask before this companion leads, if all others are missing.
 pub(crate) const STRANGERS_WAIT: Duration = Duration::from_secs(30);
-/// How long this companion's own endpoint picker must ask, if no filter does, before this companion leads although the record names filters.
+/// How long an endpoint picker must ask, if no filter does, before this companion leads although the record names filters.
 /// They may be gone for ever; or the last leader is cut off from the store, goes on with them, and both grant from then on.
 pub(crate) const PICKER_WAIT: Duration = Duration::from_secs(120);
 /// The longest wait for the Hellos of all filters that asked for the leader.

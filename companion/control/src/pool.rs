@@ -324,7 +324,7 @@ impl Pool {
     }
 
     /// The endpoint at an address at which a filter runs a request. One that isn't known is kept for that request, as one that was removed:
-    /// discovery lists it no more, or hasn't answered since this companion started. `None`: it is no address.
+    /// discovery lists it no more, or hasn't answered since this companion started. `None`: it is no address, or too many are kept.
     fn endpoint_in_use(&mut self, address: &str) -> Option<EndpointId> {
         self.endpoint(address).or_else(|| self.endpoints.keep(address))
     }

@@ -145,8 +145,6 @@ pub(crate) enum Arrival<'a> {
     ByCredit {
         /// The running request. Its endpoint is that of the place.
         running: Running<'a>,
-        /// The name of the pool that gave the credit; empty: unknown.
-        pool: &'a str,
         /// The place that it takes along, if its filter holds it; `None`: it counts beside the credit.
         place: Option<CreditPlace<'a>>,
         /// How it ended; `None`: it runs.
@@ -179,6 +177,8 @@ pub(crate) struct CreditPlace<'a> {
 /// Where a request runs, as a Hello reports it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Running<'a> {
+    /// The name of the pool that granted it, or gave the credit; empty: unknown.
+    pub(crate) pool: &'a str,
     /// The endpoint's address.
     pub(crate) endpoint: &'a str,
     /// Since its grant.

@@ -70,6 +70,7 @@ pub(crate) fn registration(epoch: Epoch, message: &wire::Register) -> Registrati
 /// Where a request of a Hello runs.
 pub(crate) fn running(message: &wire::Running) -> Running<'_> {
     Running {
+        pool: &message.pool,
         endpoint: &message.endpoint,
         age: Duration::from_micros(message.age_us),
         has_begun: message.started,

@@ -501,7 +501,10 @@ impl Endpoints {
     fn remove_unused(&mut self, index: EndpointIndex) {
         let endpoint = &self.all[index];
         if !endpoint.listed && endpoint.taken() == 0 {
-            self.indices.remove(&endpoint.id);
+            let id = endpoint.id;
+            self.indices.remove(&id);
+            // Another endpoint may get its number.
+            self.kinds.forget(id);
             self.all.remove(index);
             self.dirty.invalidate();
         }

@@ -416,9 +416,13 @@ impl Companion {
             let begun = Instant::now();
             let is_idle = self.drain(config.drain).await;
             match picker {
-                // It may have lost the lease meanwhile, and with it the requests that its picker still has.
                 Some(picker) if is_idle => {
-                    resign(self.elections.leave()).await;
+                    if self.elections.has_lease() {
+                        resign(self.elections.resign()).await;
+                    } else {
+                        // Another companion decides by now about what the picker still has.
+                        resign(self.elections.leave()).await;
+                    }
                     self.finish(picker, config.drain.saturating_sub(begun.elapsed())).await;
                 }
                 Some(picker) => {

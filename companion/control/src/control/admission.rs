@@ -107,13 +107,9 @@ impl Control {
         self.drive_pool(now, pool, PoolInput::Register(registering));
     }
 
-    /// The pool of a request: the one that its gateway has chosen, that of its model, or the one that gave the credit by which it was
-    /// admitted.
+    /// The pool of a request: the one that admitted it, the one that its gateway has chosen, or that of its model.
     fn pool_for(&mut self, registration: &Registration<'_>, arrival: Arrival<'_>) -> Option<PoolId> {
-        let named = match arrival {
-            Arrival::ByCredit { pool, .. } => self.pools.named(pool),
-            Arrival::New | Arrival::Waiting | Arrival::Running(_) => None,
-        };
+        let named = arrival.running().and_then(|running| self.pools.named(running.pool));
         let chosen = named.or_else(|| self.pools.by_name(registration.chosen_pool?));
         let serving = chosen.or_else(|| self.pools.serving(registration.model));
         serving.or_else(|| self.own_pool(arrival))

@@ -29,12 +29,7 @@ impl Control {
         let key = registration.key;
         let place =
             CreditPlace { credit: CreditId { epoch, number: admitted.credit }, endpoint: &running.endpoint };
-        let arrival = |place, end| Arrival::ByCredit {
-            running: wire_in::running(running),
-            pool: &running.pool,
-            place,
-            end,
-        };
+        let arrival = |place, end| Arrival::ByCredit { running: wire_in::running(running), place, end };
         let has_ended = self.has_ended(key);
         let is_open = self.find(key).is_some();
         let is_known = is_open || has_ended || self.aliases.contains(key);
@@ -167,13 +162,13 @@ impl Control {
         };
         let arrival = Arrival::ByCredit {
             running: Running {
+                pool: "",
                 endpoint,
                 age: core::time::Duration::ZERO,
                 has_begun: false,
                 has_first_token: false,
                 prefill_endpoint: None,
             },
-            pool: "",
             place: None,
             end: None,
         };

@@ -109,16 +109,15 @@ impl Control {
     }
 
     /// The stream belongs to the root context from now on, and replaces its previous stream.
-    fn attach(&mut self, now: Instant, conn: ConnId, epoch: Epoch, origin: Origin, hello: &wire::Hello) {
+    fn attach(&mut self, now: Instant, conn: ConnId, epoch: Epoch, of_stream: Origin, hello: &wire::Hello) {
         let envoy = EnvoyId::new(hello.envoy, epoch);
         let is_new = !self.contexts.contains_key(&epoch);
-        let context = self.contexts.entry(epoch).or_insert_with(|| RootContext::new(envoy, origin));
+        let context = self.contexts.entry(epoch).or_insert_with(|| RootContext::new(envoy, of_stream));
         if is_new {
             let node: String = hello.node.chars().take(NODE_CHARS_MAX).collect();
             context.node = node.into();
         }
-        let peer_before = context.peer();
-        let origin = context.origin;
+        let (peer_before, origin) = (context.peer(), context.origin);
         context.envoy = envoy;
         context.can_requeue = !hello.no_requeue;
         context.stream = hello.stream;

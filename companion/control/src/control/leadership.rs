@@ -2,7 +2,7 @@
 //!
 //! A standby establishes no session. It keeps the streams of filters that ask for the leader open, and tells them when there
 //! is one. A companion that gets the lease takes over when the filters of the last leader ask here, because then they have
-//! left the last leader. It grants when they have sent their Hellos.
+//! left the last leader, and endpoint pickers that outlive that leader do. It grants when all have sent their Hellos.
 //!
 //! A leader grants until its lease lapses. While the store of leases is unreachable, it goes on for as long as all its filters
 //! prove that they follow it: no other companion takes over without one of them.

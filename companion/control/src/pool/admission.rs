@@ -29,7 +29,7 @@ impl Pool {
         let running = arrival.running();
         let runs_at = running.and_then(|running| Some((self.endpoint_in_use(running.endpoint)?, running)));
         if running.is_some() && runs_at.is_none() {
-            // No filter names anything but an address.
+            // It can't be counted at any endpoint.
             return;
         }
         let mut labels = self.labels(now, registering);
@@ -241,7 +241,7 @@ impl Pool {
 
     /// Another companion had the prompt of this request computed at an endpoint of its own.
     fn prefills_at(&mut self, now: Instant, id: RequestId, running: Running<'_>) {
-        let endpoint = running.prefill_endpoint.and_then(|address| self.endpoint(address));
+        let endpoint = running.prefill_endpoint.and_then(|address| self.endpoint_in_use(address));
         if let Some(endpoint) = endpoint {
             self.decide(now, Input::Prefills { id, endpoint });
         }
@@ -302,12 +302,12 @@ impl Pool {
                 self.prefills_at(now, id, running);
                 self.has_come_to(now, id, running);
             }
-            // No filter names anything but an address.
+            // It can't be counted at any endpoint.
             None => self.runs_nowhere(now, id, waited),
         }
     }
 
-    /// A request that waits here runs, it isn't known where: it only leaves the queue.
+    /// A request that waits here runs, at no endpoint that can be counted: it only leaves the queue.
     fn runs_nowhere(&mut self, now: Instant, id: RequestId, waited: Duration) {
         let Some(request) = self.requests.get(&id) else {
             return;

@@ -10,6 +10,7 @@ use hashbrown::HashMap;
 use penstock_autopilot::{AutopilotEndpoint, Scraped};
 use penstock_engine::HealthState;
 use penstock_engine::input::{EndpointId, EndpointState, Relisted};
+use penstock_engine::limits::ENDPOINTS_MAX;
 use penstock_engine::policy::Gate;
 
 use super::server_process::ServerProcess;
@@ -43,6 +44,9 @@ pub(super) struct Endpoint {
     /// The last metrics of its model server; `None` if there are none, or if they are too old.
     pub(super) scraped: Option<Scraped>,
 }
+
+/// Endpoints of a pool that are kept because filters run requests there. A pool has at most so many that are listed.
+const UNLISTED_MAX: usize = ENDPOINTS_MAX;
 
 /// All endpoints of a pool, by number.
 #[derive(Debug, Default)]
@@ -150,7 +154,7 @@ impl Endpoints {
         self.ids.len() > self.unlisted
     }
 
-    /// Requests run at endpoints that aren't listed.
+    /// Endpoints are kept that aren't listed: requests run there, or did a moment ago.
     pub(super) const fn any_unlisted(&self) -> bool {
         self.unlisted > 0
     }
@@ -236,8 +240,12 @@ impl Endpoints {
         true
     }
 
-    /// The number of an address where a request runs. If the address isn't known, it is kept, and not listed. `None`: it is no address.
+    /// The number of an address where a request runs. If the address isn't known, it is kept, and not listed. `None`: it is no address, or
+    /// too many are kept already.
     pub(super) fn keep(&mut self, address: &str) -> Option<EndpointId> {
+        if self.id(address).is_none() && self.unlisted >= UNLISTED_MAX {
+            return None;
+        }
         address.parse::<SocketAddr>().ok()?;
         let (id, _) = self.place(address);
         Some(id)
@@ -359,5 +367,19 @@ mod tests {
         endpoints.free_unlisted(|id| id == EndpointId(0));
         endpoints.relist(&[plain]);
         assert!(endpoints.audit() && endpoints.any_listed() && !endpoints.any_tainted());
+    }
+
+    #[test]
+    fn addresses_that_are_not_listed_are_kept_up_to_a_limit() {
+        let mut endpoints = Endpoints::default();
+        endpoints.relist(&[endpoint("127.0.0.1:1", &[])]);
+        let address = |number: usize| format!("10.0.{}.{}:80", number / 250, number % 250);
+        assert!((0..UNLISTED_MAX).all(|number| endpoints.keep(&address(number)).is_some()));
+        assert_eq!(endpoints.keep(&address(UNLISTED_MAX)), None);
+        assert!(endpoints.keep(&address(0)).is_some(), "it is kept already");
+        assert_eq!(endpoints.keep("127.0.0.1:1"), Some(EndpointId(0)), "it is listed");
+        assert_eq!(["", "server:80", "10.0.0.1"].map(|address| endpoints.keep(address)), [None; 3]);
+        endpoints.free_unlisted(|_| false);
+        assert!(endpoints.keep(&address(UNLISTED_MAX)).is_some() && endpoints.audit());
     }
 }

@@ -149,7 +149,7 @@ impl Pool {
             Some(index) if attempts == index + 1 => self.endpoints_failed(now, id, index),
             Some(_) => {}
         }
-        let Some(endpoint) = endpoint else {
+        let Some(endpoint) = self.endpoint_in_use(address) else {
             return;
         };
         self.avoided.remove(envoy, endpoint);
@@ -171,8 +171,8 @@ impl Pool {
     pub(super) fn sent_to(&mut self, now: Instant, id: RequestId, endpoint: EndpointId) {
         if self.autopilot.is_in_flight(id) {
             self.autopilot.moved(now, id, endpoint);
-        } else {
-            self.follow(now, id, endpoint);
+        } else if let Some(granted) = self.expected_usage(id, endpoint) {
+            self.autopilot.came_to(now, id, granted);
         }
         self.decide(now, Input::Sent { id, endpoint });
     }

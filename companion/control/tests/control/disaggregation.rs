@@ -1,5 +1,6 @@
 //! Requests whose prompt one endpoint computes and another one answers: which of the two a failure counts against.
 
+use penstock_control::{Event, Settings};
 use penstock_engine::input::Role;
 use penstock_engine::policy::Gate;
 use penstock_engine::units::Decimal;
@@ -9,14 +10,18 @@ use wire::filter_frame::Event as Message;
 use crate::harness::*;
 
 /// [`SERVER`] decodes and [`SECOND`] computes long prompts for it. Each takes ten requests.
-fn world() -> World {
+fn apart() -> Settings {
     let mut settings = settings_of(&[SERVER, SECOND]);
     let pool = &mut settings.pools[0];
     pool.policy.gate = Gate::requests(Decimal::whole(10));
     pool.policy.min_uncached_tokens = Some(50);
     pool.endpoints[0].role = Role::Decode;
     pool.endpoints[1].role = Role::Prefill;
-    let mut world = World::with(settings);
+    settings
+}
+
+fn world() -> World {
+    let mut world = World::with(apart());
     world.open_session(1, 1, Vec::new(), Vec::new());
     world.take();
     world
@@ -61,4 +66,34 @@ fn the_one_that_answers_is_tried_alone_after_a_failure_of_both() {
     assert_eq!(prefills(&mut world, 2), "", "alone");
     world.send(1, completed(2));
     assert_eq!(prefills(&mut world, 3), SECOND);
+}
+
+#[test]
+fn a_prompt_counts_at_its_endpoint_before_discovery_lists_that() {
+    let listed = apart();
+    let mut unlisted = listed.clone();
+    unlisted.pools[0].endpoints.clear();
+    let mut world = World::with(unlisted);
+    let runs = wire::Running { prefill_endpoint: SECOND.into(), ..runs(1) };
+    world.open_session(1, 1, Vec::new(), vec![runs]);
+    world.handle(Event::Settings(Box::new(listed)));
+    assert_eq!(stocks(&world), [(SERVER.into(), 1), (SECOND.into(), 1)]);
+    world.send(1, first_token(1));
+    assert_eq!(stocks(&world), [(SERVER.into(), 1), (SECOND.into(), 0)]);
+}
+
+/// The stock at each endpoint.
+fn stocks(world: &World) -> Vec<(String, u64)> {
+    let status = world.control.status(world.now);
+    let pool = &status.pools[0];
+    let endpoints = pool.snapshot.endpoints.iter();
+    let mut stocks: Vec<_> =
+        endpoints.map(|endpoint| (pool.address(endpoint.id).to_owned(), endpoint.stock)).collect();
+    stocks.sort_unstable();
+    stocks
+}
+
+fn first_token(sequence: u64) -> Message {
+    let Message::Started(started) = started(sequence, SERVER, 1) else { panic!("a start") };
+    Message::Started(wire::Started { first_token: true, ..started })
 }

@@ -195,3 +195,62 @@ fn a_hello_in_parts_was_sent_before_its_first_part_came() {
     assert_eq!(grants.len(), 1);
     assert_eq!((grants[0].1.sequence, grants[0].1.queue_us), (1, 40_000), "its age and 30 ms more");
 }
+
+/// The stock at an address, listed or not.
+fn stock_at(world: &World, address: &str) -> u64 {
+    let status = world.control.status(world.now);
+    let pool = &status.pools[0];
+    let found = pool.snapshot.endpoints.iter().find(|endpoint| pool.address(endpoint.id) == address);
+    found.map_or(0, |endpoint| endpoint.stock)
+}
+
+#[test]
+fn a_running_request_is_counted_where_its_server_is_although_that_is_not_listed() {
+    let mut world = World::new();
+    // Its gateway doesn't send requests back to the queue, so the address is no other listener of that gateway.
+    let hello = wire::Hello { no_requeue: true, ..hello(filter(2), vec![register(1)], Vec::new()) };
+    world.open(1);
+    world.send(1, Message::Hello(hello));
+    assert_eq!(world.take().granted(), [1]);
+    // Envoy chose a server that discovery has just dropped.
+    world.send(1, started(1, THIRD, 1));
+    assert_eq!((stock_at(&world, SERVER), stock_at(&world, THIRD)), (0, 1));
+    // Its next Hello says so, too.
+    world.close(1);
+    let there = wire::Running { endpoint: THIRD.into(), ..runs(1) };
+    world.open_session(2, 2, Vec::new(), vec![there]);
+    assert_eq!((stock_at(&world, SERVER), stock_at(&world, THIRD)), (0, 1));
+    world.send(2, completed_at(1, THIRD));
+    assert!(world.control.is_idle());
+}
+
+#[test]
+fn a_request_that_moves_from_a_server_that_is_not_listed_is_followed_at_the_one_that_is() {
+    let mut world = World::new();
+    let elsewhere = wire::Running { endpoint: THIRD.into(), ..runs(1) };
+    world.open_session(1, 1, Vec::new(), vec![elsewhere]);
+    world.send(1, started(1, SERVER, 2));
+    assert_eq!((stock_at(&world, SERVER), stock_at(&world, THIRD)), (1, 0));
+    world.send(1, Message::Register(register(2)));
+    assert_eq!(world.take().granted(), [] as [u64; 0], "the only place is taken");
+    world.send(1, completed(1));
+    assert_eq!(world.take().granted(), [2]);
+}
+
+#[test]
+fn the_pool_that_granted_a_request_counts_it_although_another_one_serves_its_model_now() {
+    let mut settings = settings();
+    let mut other = settings.pools[0].clone();
+    settings.pools[0].models = vec!["else".into()];
+    other.name = "other".into();
+    other.endpoints[0].address = SECOND.into();
+    settings.pools.push(other);
+    let mut world = World::with(settings);
+    let here = wire::Running { pool: "chat".into(), ..runs(1) };
+    // The pool `gone` isn't configured any more, so the one that serves the model counts it.
+    let gone = wire::Running { pool: "gone".into(), endpoint: SECOND.into(), ..runs(2) };
+    world.open_session(1, 1, Vec::new(), vec![here, gone]);
+    let status = world.control.status(world.now);
+    let stocks: Vec<_> = status.pools.iter().map(|pool| (&*pool.name, pool.snapshot.stock)).collect();
+    assert_eq!(stocks, [("chat", 1), ("other", 1)]);
+}

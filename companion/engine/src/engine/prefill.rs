@@ -46,11 +46,15 @@ impl Engine {
 
     /// The prompt of `id`, which runs, is computed at `endpoint`.
     fn prefill_begins(&mut self, id: JobId, endpoint: EndpointId) {
-        let (Some(&running), Some(there)) = (self.jobs.running(id), self.endpoints.get(endpoint)) else {
+        let Some(&running) = self.jobs.running(id) else {
             return;
         };
         let job = &self.jobs[id];
-        let load = self.prefill_load(job, there);
+        let load = match self.endpoints.get(endpoint) {
+            Some(there) => self.prefill_load(job, there),
+            // It isn't listed, and as far as is known it has nothing cached.
+            None => Load::of_prefill(job.estimate.prompt, job.estimate.prompt),
+        };
         let (prompt, uncached) = (load.prompt().min(TOKENS_MAX), load.prefill);
         let without = running.load.without_prefill();
         let index = self.change_endpoints(|endpoints, rng| {

@@ -51,8 +51,8 @@ mod tests {
         let envoy = KnownEnvoy { envoy: u64::MAX, contexts: u32::MAX, digest: u64::MAX };
         let record = Record {
             envoys: vec![envoy; penstock_election::ENVOYS_MAX],
-            // The leader's own is one more.
-            pickers: vec![envoy; penstock_election::PICKERS_MAX + 1],
+            // The workers of the leader's own come on top.
+            pickers: vec![envoy; penstock_election::PICKERS_MAX + 4],
             ..Record::default()
         };
         assert!(encode(&record).len() < 250 << 10);

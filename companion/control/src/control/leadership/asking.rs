@@ -71,7 +71,7 @@ impl Control {
         }
     }
 
-    /// Sends this companion's role to all filters that ask for the leader. Returns their root contexts.
+    /// Sends this companion's role to all filters and endpoint pickers that ask for the leader. Returns their root contexts.
     pub(super) fn call_asking(&mut self) -> Vec<Epoch> {
         let role = self.role_command();
         let mut called = Vec::new();
@@ -88,7 +88,7 @@ impl Control {
         self.sessions.values().any(|session| session.origin == Origin::Filter && is_asking(session))
     }
 
-    /// The streams, Envoys and root contexts of the filters that ask for the leader, in order of the streams.
+    /// The streams, Envoys and root contexts of the filters and endpoint pickers that ask for the leader, in order of the streams.
     pub(super) fn asking(&self) -> Vec<(ConnId, u64, Epoch)> {
         let mut asking: Vec<(ConnId, u64, Epoch)> = self
             .sessions
