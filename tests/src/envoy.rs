@@ -5,6 +5,7 @@
 use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use penstock_envoy::bootstrap::COMPANION_CLUSTER;
 use serde_json::{Value, json};
@@ -394,8 +395,7 @@ async fn bootstrap_with(config: &Path, node: &str, flags: &[&OsStr]) -> Value {
 pub(crate) async fn launch(folder: &Path, bootstrap: &Value) -> Process {
     let file = folder.join("bootstrap.json");
     std::fs::write(&file, bootstrap.to_string()).expect("write a file");
-    let binary = tokio::task::spawn_blocking(find).await.expect("no panic");
-    let mut command = Command::new(binary);
+    let mut command = Command::new(found().await);
     command.arg("--config-path").arg(file);
     command.arg("--admin-address-path").arg(folder.join("admin"));
     command.args(["--concurrency", &WORKERS.to_string()]);
@@ -405,7 +405,9 @@ pub(crate) async fn launch(folder: &Path, bootstrap: &Value) -> Process {
     Process::start("envoy", command).await
 }
 
-fn find() -> PathBuf {
-    let found = penstock_envoy::find::Search::here().find();
-    found.expect("an Envoy").path
+/// The Envoy that `penstock up` would find. A test program searches once.
+pub(crate) async fn found() -> &'static Path {
+    static FOUND: LazyLock<PathBuf> =
+        LazyLock::new(|| penstock_envoy::find::Search::here().find().expect("an Envoy").path);
+    tokio::task::spawn_blocking(|| FOUND.as_path()).await.expect("no panic")
 }

@@ -17,7 +17,7 @@ use crate::ports::free_address;
 use crate::process::Process;
 use crate::variant::{self, is_picker};
 use crate::wait::until;
-use crate::{Upstream, binary};
+use crate::{Upstream, binary, envoy};
 
 /// Listeners on free ports.
 const LISTEN: &str = "listen: {gateway: '127.0.0.1:0', envoy_admin: '127.0.0.1:0', grpc: '127.0.0.1:0', http: '127.0.0.1:0'}\n";
@@ -127,7 +127,7 @@ impl Gateway {
         if flags.contains(&"--filter") {
             command = Self::command_of(&file, None);
         }
-        command.env("PENSTOCK_LOG", "info").args(flags);
+        command.env("PENSTOCK_LOG", "info").env("ENVOY_PATH", envoy::found().await).args(flags);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         if let Some(filters) = http_filters {
             let file = folder.path().join("filters.json");
