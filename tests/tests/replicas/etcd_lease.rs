@@ -77,11 +77,17 @@ impl Companion {
         }
     }
 
-    /// Leads, and has this Envoy.
-    async fn leads_with(&mut self, envoy: u64) -> u64 {
+    /// Leads, and has this Envoy, which the record in the store names.
+    async fn leads_with(&mut self, etcd: &Etcd, envoy: u64) -> u64 {
         let (term, _) = self.leads().await;
+        let before = record(etcd).await;
         let envoys = envoys(envoy);
         self.reporter.report(Report::Known { term, envoys, pickers: Pickers::default() });
+        until("the Envoys are written", || async {
+            let present = record(etcd).await;
+            if present == before { Err(present) } else { Ok(()) }
+        })
+        .await;
         term
     }
 }
@@ -115,7 +121,7 @@ fn the_second_companion_stands_by_and_leads_once_the_first_one_resigns() {
     run(async {
         let etcd = Etcd::start().await;
         let mut first = Companion::start(etcd.url(), "10.0.0.1:9190");
-        let term = first.leads_with(7).await;
+        let term = first.leads_with(&etcd, 7).await;
         let mut second = Companion::start(etcd.url(), "10.0.0.2:9190");
         let leader = Some("10.0.0.1:9190".to_owned());
         assert_eq!(second.next_role().await, RoleChange::StandBy { leader: leader.clone(), term });
@@ -139,15 +145,7 @@ fn a_leader_that_dies_is_succeeded_when_filters_ask_and_its_lease_has_expired() 
     run(async {
         let etcd = Etcd::start().await;
         let mut first = Companion::start(etcd.url(), "10.0.0.1:9190");
-        let (term, _) = first.leads().await;
-        // The Envoys are in the store before the leader dies.
-        let before = record(&etcd).await;
-        first.reporter.report(Report::Known { term, envoys: envoys(7), pickers: Pickers::default() });
-        until("the Envoys are written", || async {
-            let present = record(&etcd).await;
-            if present == before { Err(present) } else { Ok(()) }
-        })
-        .await;
+        let term = first.leads_with(&etcd, 7).await;
         let mut second = Companion::start(etcd.url(), "10.0.0.2:9190");
         second.next_role().await;
         soon("the end", first.election.stop()).await;
@@ -163,7 +161,7 @@ fn a_restart_of_etcd_changes_no_leader() {
     run(async {
         let mut etcd = Etcd::start().await;
         let mut first = Companion::start(etcd.url(), "10.0.0.1:9190");
-        let term = first.leads_with(7).await;
+        let term = first.leads_with(&etcd, 7).await;
         let mut second = Companion::start(etcd.url(), "10.0.0.2:9190");
         second.next_role().await;
         etcd.kill().await;
@@ -185,7 +183,7 @@ fn an_etcd_that_answers_nothing_changes_no_leader() {
     run(async {
         let etcd = Etcd::start().await;
         let mut first = Companion::start(etcd.url(), "10.0.0.1:9190");
-        let term = first.leads_with(7).await;
+        let term = first.leads_with(&etcd, 7).await;
         assert_eq!(first.next_renewal().await, term);
         etcd.freeze().await;
         assert_eq!(first.next_role().await, RoleChange::StoreUnreachable { recorded: envoys(7) });
@@ -202,7 +200,7 @@ fn a_leader_whose_key_is_deleted_takes_it_again_with_a_higher_term() {
     run(async {
         let etcd = Etcd::start().await;
         let mut first = Companion::start(etcd.url(), "10.0.0.1:9190");
-        let term = first.leads_with(7).await;
+        let term = first.leads_with(&etcd, 7).await;
         assert_eq!(first.next_renewal().await, term);
         let mut second = Companion::start(etcd.url(), "10.0.0.2:9190");
         second.next_role().await;
@@ -232,7 +230,7 @@ fn a_member_that_is_down_is_passed_over() {
         let etcd = Etcd::start().await;
         let closed_url = format!("http://{}", free_address());
         let mut first = Companion::start_with(vec![closed_url.clone(), etcd.url()], "10.0.0.1:9190");
-        let term = first.leads_with(7).await;
+        let term = first.leads_with(&etcd, 7).await;
         assert_eq!(first.next_renewal().await, term);
         let mut second = Companion::start_with(vec![etcd.url(), closed_url], "10.0.0.2:9190");
         let leader = Some("10.0.0.1:9190".to_owned());
