@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 
 /// How long a condition may take on a busy machine before its test fails. Not a performance limit.
-pub const WAIT_MAX: Duration = Duration::from_secs(30);
+pub const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Time between two checks of a condition.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
