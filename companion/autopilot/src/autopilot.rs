@@ -46,11 +46,11 @@ const PREFILLED_MS: f64 = 1e-3;
 /// - Load: [`Self::arrived`] for each request that more servers could serve, before the engine decides on it; [`Self::refused`] and
 ///   [`Self::refused_after_waiting`] take it back when a limit of its own, not a lack of servers, ends it. A request counts as load in the
 ///   window of its arrival, so the owner must not defer these calls.
-/// - A request that runs: [`Self::granted`], [`Self::adopted`] or [`Self::admitted_by_credit`] begins it, [`Self::moved`] corrects its
+/// - A request that runs: [`Self::granted`], [`Self::adopted`], [`Self::came_to`] or [`Self::admitted_by_credit`] begins it, [`Self::moved`] corrects its
 ///   endpoint, and exactly one of [`Self::served`] and [`Self::dropped`] ends it. Only the first kind is learned from: of the others the
 ///   start isn't known.
 /// - Endpoints: [`Self::relist`] with the complete list before any event about a new one, then [`Self::ready`], [`Self::scraped`] and
-///   [`Self::set_credit`]. An event about an unknown endpoint is ignored.
+///   [`Self::set_credit`]. An event about an unknown endpoint is ignored, but for a move there, which drops the request.
 /// - Settings: [`Self::change`], [`Self::limit_demand`].
 ///
 /// [`Self::poll_timeout`] is `None` while nothing happens: an idle pool learns nothing, and must not wake its companion.
@@ -208,7 +208,7 @@ impl Autopilot {
         let Some(index) = self.found(now, id, granted) else {
             return;
         };
-        // What another companion granted was no more than its bound.
+        // The search for a bound starts from all that runs there.
         let endpoint = &mut self.endpoints[index];
         let present = endpoint.present();
         endpoint.search.start_from(now, present.sequences, &present);

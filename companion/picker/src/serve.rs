@@ -169,7 +169,7 @@ async fn served(threads: Vec<WorkerThread>) -> Result<Vec<End>, Error> {
     Ok(ends)
 }
 
-/// Tells a person who watches the process end what it waits for.
+/// Logs the number of open streams at intervals, for an operator who waits until the companion has ended.
 async fn log_open_streams(shared: &Shared) -> Infallible {
     loop {
         let requests = shared.open_streams();

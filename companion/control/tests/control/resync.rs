@@ -215,7 +215,7 @@ fn a_running_request_is_counted_where_its_server_is_although_that_is_not_listed(
     // Envoy chose a server that discovery has just dropped.
     world.send(1, started(1, THIRD, 1));
     assert_eq!((stock_at(&world, SERVER), stock_at(&world, THIRD)), (0, 1));
-    // Its next Hello says so, too.
+    // The next Hello of the filter names that server, too.
     world.close(1);
     let there = wire::Running { endpoint: THIRD.into(), ..runs(1) };
     world.open_session(2, 2, Vec::new(), vec![there]);

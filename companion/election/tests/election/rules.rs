@@ -379,7 +379,7 @@ fn only_a_leader_that_leaves_names_its_own_picker_to_its_successor() {
 fn pickers_of_earlier_leaders_are_named_to_every_successor_and_hold_no_lease() {
     let mut bench = Bench::new();
     let record = Record { envoys: Vec::new(), pickers: envoys(&[6]), ..others_record(5) };
-    // The last leader died, and had no filters: nothing but the lease let it grant.
+    // The last leader died, and had no filters, so only its lease let it grant.
     bench.observe(Holder::None, Some(record));
     let record = bench.acquisition();
     assert_eq!(

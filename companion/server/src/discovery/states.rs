@@ -160,7 +160,7 @@ impl States {
                 pool = &*pool,
                 why,
                 "the discovery hasn't answered within {} s: requests are taken without its endpoints and rules until it does, and what runs at \
-                 servers of this pool isn't counted",
+                 servers of this pool takes no places until they are found",
                 limit.as_secs()
             );
         }
